@@ -11,7 +11,7 @@ demo:
 	@start=$$(date +%s); $(MAKE) --no-print-directory setup && \
 	$(BIN)/python -m lab demo --setup-seconds $$(($$(date +%s) - start))
 
-# Two labs share the lab tests, which mostly wait. LABS=1 uses one lab, on the machine itself.
+# The lab tests are split between two labs, because they mostly wait. LABS=1 uses one lab, on the machine itself.
 LABS ?= 2
 test: setup
 	@start=$$(date +%s); $(MAKE) --no-print-directory check && \
@@ -43,7 +43,7 @@ check: compiled browser $(VENV)/torch
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder tests -m "not lab"; failed=$$?; \
 	wait $$mypy || failed=1; echo "mypy: $$(cat $$types)"; rm $$types; exit $$failed
 
-# Run longer versions of tests in `make check`: a node without its database for a day, other histories of a node, and
+# Run longer versions of tests in `make check`: a node without its database for a day, more histories of a node, and
 # the mixed load of tests/node/test_mixed_load.py with other seeds and more jobs. They take ten and a half minutes.
 SOAK_SEEDS ?= 1 2 3 4 5 6 7 8
 soak: $(VENV)/ready
@@ -94,7 +94,7 @@ $(VENV)/docs $(VENV)/audit: $(VENV)/%: setup.cfg | $(VENV)/ready
 	@packaging/make-venv $(VENV) $*
 	@touch $@
 
-# Install PyTorch for tests of training. The build without CUDA is preferred, because it has a tenth of the size.
+# Install PyTorch for tests of training. The build without CUDA is preferred, because it is a tenth of the size.
 $(VENV)/torch: setup.cfg | $(VENV)/ready
 	@packaging/install-torch $(VENV)
 	@touch $@

@@ -1,7 +1,7 @@
-"""A replacement for sacct: a file of generated rows in sacct's format, and answers from it.
+"""Generate a file of rows in sacct's format, and answer queries from it like sacct.
 
-Rows are in the order of their eligible times. One byte ends each column instead of the delimiter. A second
-file has three numbers per row: eligible time, end (0: running) and offset of its text.
+Rows are ordered by eligible time. Each column ends with one byte instead of the delimiter. A second file has
+three numbers for each row: eligible time, end time (0: running) and offset in the first file.
 
 As a program, `accounting.py DIRECTORY sacct-options…` answers the queries of slurm-gpudbd. It keeps no table
 in memory and, unlike sacct, does not query slurmdbd; a benchmark therefore measures the reader.
@@ -25,7 +25,7 @@ ROWS, INDEX = "rows", "index"
 FROM_S = 1_700_000_000
 SPAN_S = 2 * 365 * 86400
 LONGEST_S = 8 * 86400
-"""Parameters of a job from its eligible time to its end."""
+"""The maximum time in seconds from the eligible time of a job to its end."""
 HELP = (
     "JobID Cluster JobIDRaw JobName User UID Account QOS Partition State ExitCode Submit Eligible Start End "
     "ElapsedRaw Suspended TimelimitRaw NNodes NodeList ReqTRES AllocTRES AdminComment"

@@ -14,7 +14,7 @@ from slurm_gpu.errors import InputError
 
 
 def number(least: int, most: int | None = None) -> Callable[[str], int]:
-    """Return a parser of whole numbers of at least `least` and at most `most`."""
+    """Return a parser for whole numbers from `least` to `most` (None: no maximum)."""
 
     def read(text: str) -> int:
         if text.isascii() and text.isdecimal() and least <= int(text) and (most is None or int(text) <= most):
@@ -26,12 +26,12 @@ def number(least: int, most: int | None = None) -> Callable[[str], int]:
 
 
 def numbers(text: str) -> list[int]:
-    """Parse whole numbers from 0 on, joined by commas, and sort them."""
+    """Parse comma-separated whole numbers of at least 0, and sort them."""
     return sorted(number(0)(part) for part in text.split(","))
 
 
 def seconds(least: float) -> Callable[[str], float]:
-    """Return a parser of times of at least `least` seconds."""
+    """Return a parser for times of at least `least` seconds."""
 
     def read(text: str) -> float:
         try:

@@ -1,4 +1,4 @@
-"""Compare the makespans of planners for shared GPUs with running one job at a time and with a lower bound.
+"""Compare makespans of planners for shared GPUs with those of one job at a time, and with a lower bound.
 
 Every planner runs the same jobs: five workloads of thirty jobs per seed, with known or predicted speeds.
 There are two modes: `throughput`, and `considerate`, which slows down no job by more than a factor of 1.10.
@@ -12,8 +12,8 @@ most 2 %. "Worst" is the largest slowdown, "OOM" counts jobs out of memory, and 
 bound does not apply to planners that slow down more jobs. With predicted speeds in mode considerate,
 unmeasured pairs share a GPU in trials, and a guard separates pairs that exceed the cap
 (`colocation_trial_belief.TrialBelief`). A separated job restarts from its beginning, and its slowdown is that
-of its completed run. Decision times are measured for all calls, and for calls with 8 full slots (M=8). For
-the tables, other lists run at the same time; for the last lines, one process runs alone.
+of its completed run. Decision times are measured for all calls, and for calls with 8 full slots (M=8). Times
+in the tables are measured while other lists run; those in the last lines, while one process runs alone.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def trainable(asked: tuple[str, ...], table: Path | None) -> tuple[str, ...]:
 def train_all(
     place: Place, planners: tuple[str, ...], folder: Path, args: argparse.Namespace
 ) -> dict[str, float]:
-    """Train missing nets; return the seconds by planner for mode throughput with known speeds."""
+    """Train missing nets; return the training time in s by planner (throughput, known speeds)."""
     wanted = [one for one in training_tasks(place, planners, folder, args.quick) if not one.path.exists()]
     if args.processes == 1 or not wanted:
         took = [learn(one) for one in wanted]
@@ -165,7 +165,7 @@ def train_all(
 def run_all(
     place: Place, seeds: Sequence[int], planners: tuple[str, ...], args: argparse.Namespace
 ) -> tuple[list[Run], list[Placements]]:
-    """Run all lists of jobs, and placements with errors, in several processes."""
+    """Run all lists of jobs, and placements with memory errors, in several processes."""
     tasks = [Task(place, workload, seed, planners) for workload in place.workloads for seed in seeds]
     n_placements = min(1000, args.placements) if args.quick else args.placements
     shares = [n_placements // args.processes + 1] * args.processes if n_placements else []

@@ -21,10 +21,10 @@ from slurm_gpu.colocation.speeds.predictor import Predicted, predict
 _ONE_RUN_DEVIATION = 0.02
 """The assumed standard deviation of a pair's speed between runs, before the pair has been measured."""
 _REFUSED_PART = 0.25
-"""An application with unknown memory that failed with this many co-runners gets no new co-runners."""
+"""An application with unknown memory that failed with this fraction of co-runners gets no new ones."""
 _MANY = 4
 _OUTDONE = 5
-"""Runs of a larger pair, per failure of a pair, after which the pair may be tried again."""
+"""Number of runs of a larger pair, for each failure of a pair, after which the pair may be tried again."""
 _SLOWEST = 0.02
 _USES = ("util", "sm", "pcie")
 
@@ -51,7 +51,7 @@ class LearnedBelief:
         timing: float = 0.1,
         traits: Sequence[Traits] | None = None,
     ) -> None:
-        """Set `timing`, the fraction by which phases may vary, and `traits`, by default the profiles'."""
+        """Set `timing`, the fraction by which phases may vary, and `traits` (default: from the profiles)."""
         if traits is not None and len(traits) != len(profiles):
             raise ValueError(f"{len(profiles)} profiles have {len(traits)} traits")
         self.profiles, self.capacity_mib = list(profiles), capacity_mib
@@ -82,14 +82,14 @@ class LearnedBelief:
         return known
 
     def slowest(self, applications: tuple[int, ...]) -> tuple[float, ...]:
-        """Return speeds like `speeds`, at the lower end of the interval."""
+        """Return the lower ends of the intervals of `speeds`."""
         known = self._slowest.get(applications)
         if known is None:
             known = self._slowest[applications] = self._all(applications, self._lowest)
         return known
 
     def fits(self, members: Sequence[Member]) -> bool:
-        """See planner.Belief: the check covers each phase that a job may be in, by its possible speeds.
+        """See planner.Belief: check each phase in which a job may be, given its possible speeds.
 
         If the memory of a member is unknown, the group must have run together. Otherwise it must be predicted
         to run, and no similar group may have failed.
@@ -222,7 +222,7 @@ class LearnedBelief:
         )
 
     def _is_overridden(self, refused: tuple[int, ...], times: int) -> bool:
-        """Return whether similar groups of at least the same memory ran together _OUTDONE times as often.
+        """Return whether a similar pair of at least this size ran _OUTDONE times as often as the pair failed.
 
         A table lists pairs that never fit, so other entries of the table do not override them.
         """
@@ -251,7 +251,7 @@ class LearnedBelief:
         return False
 
     def _no_smaller_pair(self, pair: tuple[int, ...], than: tuple[int, ...]) -> bool:
-        """Return whether one pair is not smaller than the other, in any order."""
+        """Return whether `pair` is at least as large as `than`, with the members in either order."""
         return any(
             self._no_smaller(pair[0], mine) and self._no_smaller(pair[1], theirs)
             for mine, theirs in (than, than[::-1])

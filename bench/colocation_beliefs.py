@@ -16,11 +16,11 @@ from slurm_gpu.colocation.trials import CONFIDENCE
 FOLDS = 5
 DIVISIONS = 5
 CAP = 1.10
-"""The cap for which the chances of pairs are written."""
+"""The cap for which the probabilities of pairs are written."""
 
 
 def write_predictions(measured: Measured, folder: Path, n_seeds: int) -> tuple[Path, ...]:
-    """Write predictions for several divisions into folds; a plan depends on few pairs, so one is too few."""
+    """Write predictions for several divisions into folds, because a plan depends on few pairs."""
     paths = tuple(folder / f"predicted-{one}.npz" for one in range(min(DIVISIONS, n_seeds)))
     errors = [predict_unseen(measured, path, one) for one, path in enumerate(paths)]
     print(

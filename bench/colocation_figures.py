@@ -1,4 +1,4 @@
-"""Draw figures 1 to 3 from profiles, and makespans, for bench/colocation.py with matplotlib."""
+"""Draw figures 1 to 3 and the makespans of bench/colocation.py with matplotlib."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def _profiles() -> Any:
 def pair_levels(first: str, second: str) -> dict[str, int | None]:
     """Return a cell of figure 3: time, memory, cores and I/O in five levels; None if out of memory.
 
-    The time is that of the application with the larger slowdown, from none (1) to twice as long (5); use is
-    the mean while both run.
+    The time level is the larger of both slowdowns, from none (1) to twice as long (5); the other levels are
+    mean use while both run.
     """
     members = [
         Member(job, application(name), PROFILES[application(name)].seconds)

@@ -1,4 +1,4 @@
-"""Train the nets of learned planners for bench/colocation.py, once for each mode and information."""
+"""Train the nets of learned planners for bench/colocation.py, once for each mode and kind of speeds."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ probability e**-5, one in a hundred and fifty."""
 
 
 class Margin:
-    """An upper bound of errors, learned from errors one at a time.
+    """An upper bound on errors, learned from one error at a time.
 
     The margin starts at `first`. After few errors, it is well above the largest error; after many, just above
     it. The margin is valid for bounded errors; an unbounded error exceeds it with a probability of about 1/n
@@ -75,7 +75,7 @@ class Headroom:
             self.part.add(taken_mib / expected_mib - 1)
 
     def add_group(self, each_mib: Sequence[float], together_mib: float) -> None:
-        """Add the memory that several jobs used, each and in total, as the GPU reported it."""
+        """Add the memory that several jobs used, individually and in total, as the GPU reported it."""
         self.group_mib.add(together_mib - sum(each_mib))
 
     def add_out_of_memory(self, group: Sequence[int], expected_mib: float, capacity_mib: float) -> None:
@@ -98,7 +98,7 @@ class Headroom:
         return max(own, default=1.0) * (1 + self.part.value)
 
     def needed_mib(self, each_mib: Sequence[float], times: float | None = None) -> float:
-        """Return the memory that jobs of these profiles may use together; `times` is their factor."""
+        """Return the memory that jobs with this expected memory may use together (`times`: see times())."""
         if len(each_mib) < 2 or times is None:
             times = 1 + self.part.value
         return sum(each_mib) * times + (self.group_mib.value if len(each_mib) > 1 else 0.0)
@@ -118,8 +118,8 @@ def phase_intervals(
 ) -> list[PhaseInterval] | None:
     """Return the possible times of each phase from now on, or None if the profile has no memory.
 
-    The job runs at a speed between `slowest` (above 0) and 1, and each phase may end by a fraction `timing`
-    earlier or later than in the profile. The memory of a phase without a value is that of the largest.
+    The job runs at a speed between `slowest` (above 0) and 1, and each phase may end earlier or later than
+    in the profile, by up to the fraction `timing`. A phase without a value uses the profile's peak memory.
     """
     peak = profile.peak("memory_mib")
     if peak is None:

@@ -1,8 +1,8 @@
 """Compare methods that predict the speeds of unmeasured pairs.
 
 A table of pairs is split into five random folds. `pairs`: the pairs of a fold are left out, in both
-directions. `applications`: all pairs of an application with one input are left out; only its name, its size
-and its speed when running alone are known. `families`: like applications, but for all inputs of an
+directions. `applications`: all pairs of one application and input are left out; only its name, its size and
+its speed when running alone are known. `families`: like applications, but for all inputs of an
 application. `met N`: like applications, but each was measured with N random others. `bounded N`: like pairs,
 with a fit to N of the speeds, chosen by the predictor, at random, or in order. The mean absolute error is
 computed over speeds relative to running alone, excluding pairs that cannot run together. No method learns
@@ -207,7 +207,7 @@ def known(speeds: Floats, there: Bools, asked: Bools) -> tuple[Floats, Bools]:
 
 
 def some_known(out: Bools, there: Bools, n: int, rng: np.random.Generator) -> Bools:
-    """Return pairs of each left out application with some applications that are not left out."""
+    """Return pairs of each left-out application with some applications that are not left out."""
     found = np.zeros_like(there)
     for one in np.flatnonzero(out):
         others = np.flatnonzero(there[one] & ~out)
@@ -260,7 +260,7 @@ def nearest_neighbours(traits: Sequence[Traits], seen: Floats) -> Floats:
 
 
 def neighbours(seen: Floats, k: int) -> Floats:
-    """Return the mean of the k applications nearest in speeds with common co-runners, by inverse distance."""
+    """Return the mean, weighted by inverse distance, of the k applications with the most similar speeds."""
     there = ~np.isnan(seen)
     speed = np.where(there, seen, 0)
     both = there.astype(float) @ there.T
@@ -292,7 +292,7 @@ def validated(method: Callable[[Floats, int], Floats], options: Sequence[int], s
 
 
 def nearest(traits: Sequence[Traits], seen: Floats) -> Floats:
-    """Predict the speed of the nearest known pair: same families, by octaves of both sizes."""
+    """Predict the speed of the known pair with the same families, if any, and the nearest sizes."""
     like = likeness(traits)
     far = like.octaves + 100 * (1 - like.same_family)
     at = np.argwhere(~np.isnan(seen))
@@ -363,7 +363,7 @@ def boosted(given: Floats, wanted: Floats) -> HistGradientBoostingRegressor:
         min_samples_leaf=5,
         random_state=0,
     )
-    # Scikit-learn fails on columns without a value, as in tables without speeds alone or sizes of inputs.
+    # Scikit-learn fails on columns without a value, as in tables without input sizes or standalone speeds.
     return model.fit(np.where(np.isnan(given).all(axis=0), 0.0, given), wanted)
 
 

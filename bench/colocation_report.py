@@ -153,7 +153,7 @@ def show_thesis(done: Sequence[Run], train_s: Mapping[str, float]) -> None:
 
 
 def show_prices(done: Sequence[Run], *, is_thesis: bool) -> None:
-    """Print the part of the price that sharing saves, for the thesis's jobs next to its statements."""
+    """Print the part of the price that sharing saves, with the thesis's figures if its jobs were run."""
     ours = [run for run in done if run.mode == "throughput" and run.information == "known"]
     if is_thesis:
         print("Figure 17, percent of the price saved (random); both targets are unusable: their makespan is")

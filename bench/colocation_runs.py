@@ -42,7 +42,7 @@ TOGETHER_THESIS, TOGETHER_TABLE = 3, 2
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The world of a run; small, so that it can be sent to another process."""
+    """The description of a benchmark's world, small enough to be sent to another process."""
 
     table: Path | None
     """A file of measured speeds; None: the thesis's applications."""
@@ -258,7 +258,7 @@ def _run(
 
 
 def decisions_alone(place: Place, seeds: Sequence[int], name: str) -> dict[str, float | None]:
-    """Return the p99 in ms of one planner's decisions with full slots, and of all (throughput, known speeds).
+    """Return one planner's p99 in ms of decisions with full slots and of all (throughput, known speeds).
 
     Call this function while no other process of the benchmark runs, because processes that share a core's
     caches slow each other down.
@@ -357,10 +357,10 @@ class Placements:
 
 
 def place_with_errors(headroom: float | None, n_placements: int, seed: int) -> Placements:
-    """Start jobs of the thesis whose memory is off by up to MEMORY_ERROR, up to a number of placements.
+    """Place the thesis's jobs, with memory errors of up to MEMORY_ERROR, until `n_placements` is reached.
 
     `headroom` is a fraction of each job's memory, used with a belief without errors. If it is None, the
-    belief learns from these jobs, and so does the headroom.
+    belief and the headroom are learned from these jobs.
     """
     random = np.random.default_rng(seed)
     belief: KnownBelief | LearnedBelief

@@ -2,7 +2,7 @@
 
 Two applications on one GPU compete for three resources:
 
-- GPU time: the driver gives equal slices to all that have work (max-min fairness).
+- GPU time: the driver gives equal slices to all applications that have work (max-min fairness).
 - Memory bandwidth: each obtains a share in proportion to its demand.
 - The L2 cache: a step takes longer in proportion to the use of the cache by the other.
 
@@ -36,12 +36,12 @@ from slurm_gpu.colocation.tables.pair_file import write_json
 Floats = NDArray[np.float64]
 
 FEWEST, MOST = 10, 100
-"""The numbers of applications from which one is drawn if it is not given."""
+"""The range from which the number of applications is drawn if none is given."""
 _SIZES = (8, 16, 32, 64, 128, 256)
 _DEVIATION = 0.05
-"""Standard deviation of an application's use from that of its model, as a logarithm."""
+"""Standard deviation of the logarithm of an application's use, relative to its model's use."""
 _ERROR = 0.01
-"""Standard deviation of a measured speed, as a logarithm."""
+"""Standard deviation of the logarithm of a measured speed."""
 _SCHEDULING = 0.01
 """Additional time of a step that does not run alone."""
 

@@ -1,6 +1,6 @@
 """The applications, the GPU and the five workloads of the DqnGPU thesis, as far as its text states them.
 
-The other values are chosen so that the given ones hold; bench/results/colocation.md distinguishes them. The
+The other values are chosen to agree with the stated ones; bench/results/colocation.md distinguishes them. The
 slowdown is a separate model (`colocation_contention.TurnTaking`).
 """
 

@@ -1,4 +1,4 @@
-"""Measure the cost of slurm-gpuctld, and of its requests for slurmctld, with N pending jobs.
+"""Measure the cost of slurm-gpuctld and of its requests to slurmctld, with N pending jobs.
 
     .venv/bin/python bench/controller.py [--queued 0,10000] [--seconds 30] [--json]
 

@@ -11,7 +11,7 @@ observe   slurm-gpuctld reads jobs and nodes, and logs the weights that it would
 enforce   slurm-gpuctld sets the weights of nodes
 
 Printed for each: RPCs per minute by type, from sdiag; slurmctld's time for RPCs of SlurmUser; CPU time of
-slurm-gpuctld with the commands that it runs, and its memory; the time of slurmctld's main scheduling cycle;
+slurm-gpuctld and the commands that it runs, and its memory; the time of slurmctld's main scheduling cycle;
 and submissions per second. With --json the last line is {"none": {"rpc_per_min": {…}, "rpc_per_min_total": …,
 "slurmctld_pct": …, "core_pct": …, "rss_mib": …, "cycle_us": …, "submit_per_s": …, "submit_to_none": …},
 "observe": …, "enforce": …, "nodes": …, "jobs": …, "weight_calls_per_min": …}.

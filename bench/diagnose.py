@@ -10,8 +10,8 @@ traces, bench/diagnose_resample.py builds training runs of real steps, and their
 while working on the rules.**
 
 A case is right if its cause is right; `inconclusive` is neither right nor wrong, but lowers recall.
-Suspicions count like certain verdicts. A healthy training is judged at four times; an alarm at any of them
-is a false alarm. The benchmark takes 3 to 5 minutes on 2 cores.
+Suspicions count like other verdicts. A healthy training run is judged at four times; an alarm at any of
+them is a false alarm. The benchmark takes 3 to 5 minutes on 2 cores.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ POLLS_S = (5, 10, 15, 20, 25, 30, 35, 40, 50, 60, 75, 90, 120, 150, 180, 210, 24
 """Seconds from the start of a fault to each diagnosis."""
 HEALTHY_SAMPLES = 3
 LARGE = 0.15
-# A faulty training that loses at least this share of each step must not be called healthy.
+# A faulty training run that loses at least this share of each step must not be called healthy.
 _GREAT_LOSS = 0.25
 Spec = tuple[str, int, str, int]
 
@@ -171,7 +171,7 @@ def judge(spec: Spec) -> Outcome:
 
 
 def _alarms(case: Case, spec: Spec) -> list[tuple[str, bool]]:
-    """Return the verdicts on a healthy training at times before its end."""
+    """Return the verdicts on a healthy training run at times before its end."""
     rng = np.random.default_rng([spec[1], spec[3], 1])
     found = []
     for at in rng.uniform(0.15, 1.0, HEALTHY_SAMPLES) * case.length_s:
@@ -230,7 +230,7 @@ def _figures(
         f"({sure} of them more than a suspicion), {long_alarmed} in {long_hours:,.0f} of timelines of hours"
     )
     called_healthy = healthy_with_loss(judged, _GREAT_LOSS)
-    print(f"faulty trainings with a loss of {_GREAT_LOSS:.0%} or more called healthy: {called_healthy}")
+    print(f"faulty training runs with a loss of {_GREAT_LOSS:.0%} or more called healthy: {called_healthy}")
     error, rows = calibration(judged)
     _print_calibration(judged, error, rows)
     right = [item for item in judged if item.culprit is not None]
@@ -283,7 +283,7 @@ def _print_calibration(judged: Sequence[Outcome], error: float, rows: Sequence[R
         print(f"{row.sort:16} {row.n:8} {row.stated:7.3f} {row.right:7.3f}")
     without = [item for item in judged if item.said is Cause.INCONCLUSIVE]
     lose = sum(item.truth in FAULT_CAUSES for item in without)
-    print(f"{'inconclusive':16} {len(without):8}    no claim; {lose} of these trainings have a fault")
+    print(f"{'inconclusive':16} {len(without):8}    no claim; {lose} of these training runs have a fault")
     print(f"expected calibration error {error:.3f}")
 
 

@@ -41,7 +41,7 @@ _DEVIATING = (
 
 
 def max_deviation(series: Series, threshold: float = MAX_DEVIATION) -> int | None:
-    """Return the worker with the largest relative deviation of any mean metric from that of all workers."""
+    """Return the worker with the largest deviation of a mean metric, relative to the mean of all workers."""
     worst, found = threshold, None
     for metric in _DEVIATING:
         matrix = series.get(metric)

@@ -56,26 +56,26 @@ class Activity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One recorded training, and its expected verdict."""
+    """One recorded training run, and its expected verdict."""
 
     name: str
     kind: str
     fault: Fault | None
-    """None: the training is healthy."""
+    """None: the training run is healthy."""
     recording: Recording
     groups: Groups | None
     running: bool
     length_s: float
     timeline: bool
     undecidable: bool = False
-    """Whether the recorded values equal those of a healthy training."""
+    """Whether the recorded values equal those of a healthy training run."""
     play: Play | None = field(default=None, repr=False)
     steps: StepSeries | None = field(default=None, repr=False)
     """The timings of the training itself."""
 
     @property
     def job(self) -> Job:
-        """Return the training."""
+        """Return the training run."""
         return self.recording.job
 
     @property
@@ -95,7 +95,7 @@ def generator(seed: int, name: str, number: int) -> np.random.Generator:
 
 
 def faulty(seed: int, cause: Cause, number: int) -> Case:
-    """Return the `number`th training with a fault of this class."""
+    """Return the `number`th training run with a fault of this class."""
     rng = generator(seed, cause.value, number)
     timeline = number % TIMELINES == TIMELINES - 1 and cause is not Cause.HANG
     # Kinds of faults and kinds of recorded data vary independently.
@@ -119,7 +119,7 @@ def faulty(seed: int, cause: Cause, number: int) -> Case:
 
 
 def healthy(seed: int, number: int) -> Case:
-    """Return the `number`th healthy training."""
+    """Return the `number`th healthy training run."""
     rng = generator(seed, "healthy", number)
     timeline = number % TIMELINES == TIMELINES - 1
     kind = HEALTHY_KINDS[(number + number // TIMELINES) % len(HEALTHY_KINDS)]
@@ -131,7 +131,7 @@ def healthy(seed: int, number: int) -> Case:
 
 
 def undecidable(seed: int, number: int) -> Case:
-    """Return a slow training whose recorded values appear healthy."""
+    """Return a slow training run whose recorded values appear healthy."""
     rng = generator(seed, "undecidable", number)
     job = _job(rng, WINDOW_S)
     kind = UNDECIDABLE_KINDS[number % len(UNDECIDABLE_KINDS)]
@@ -192,7 +192,7 @@ def _case(
 def perform(
     play: Play, end_s: float, fault: Fault | None, life: list[Activity], compute: Draw | None = None
 ) -> None:
-    """Run the activities in order of time; the fault is active from its start on."""
+    """Run the activities in chronological order; the fault is active from its start on."""
     usual = Condition()
     since = np.inf if fault is None else -np.inf if fault.since_s is None else fault.since_s
     begun = fault is None or fault.since_s is None

@@ -1,4 +1,4 @@
-"""A fault that bench/diagnose.py injects, and the parts of all kinds of faults.
+"""Define a fault that bench/diagnose.py injects, and functions that all kinds of faults use.
 
 The size of a fault is the relative increase of a time or of work. For a slow GPU, this is its computing time;
 for links, input and unequal sequences, the time of a step. For other imbalances, it is the work of the most

@@ -37,7 +37,7 @@ def _fits(kind: Kind, job: Job) -> bool:
 
 
 def wants_pipeline(cause: Cause, number: int) -> bool | None:
-    """Return whether the job of the `number`th fault must have pipeline stages; None if it may."""
+    """Return True if the job of the `number`th fault must have pipeline stages, and None otherwise."""
     kind = _KINDS[cause][number % len(_KINDS[cause])]
     return True if kind is gpus.stage else None
 

@@ -1,4 +1,4 @@
-"""Inject faults of GPUs and nodes, and unequal work: slow or failing, and workload imbalance."""
+"""Inject slow and failing GPUs and nodes, and workload imbalance."""
 
 from __future__ import annotations
 

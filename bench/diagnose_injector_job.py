@@ -45,7 +45,7 @@ MODEL_SHARES = (0.35, 0.15, 0.35, 0.15)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One training. Worker w = (stage × data + replica) × tensor + t, as Megatron and DeepSpeed count.
+    """One training run. Worker w = (stage × data + replica) × tensor + t, as in Megatron and DeepSpeed.
 
     Times are those of one GPU at its usual clock; `spread` (n_workers,) is each worker's relative excess.
     """
@@ -75,7 +75,7 @@ class Job:
     collections: float
     """The number of garbage collections of one worker's interpreter per step."""
     clock: Floats
-    """The clock of each working worker relative to the maximum: below 1 under a power cap."""
+    """The clock of each computing worker relative to the maximum: below 1 under a power cap."""
     clock_bound: float
     """The fraction of the computing time that depends on the clock; the rest is bound by memory."""
     memory: Floats
@@ -118,7 +118,7 @@ class Job:
         return np.asarray((stage == 0) & ((tensor == 0) | (not self.broadcast)))
 
     def node(self) -> NDArray[np.intp]:
-        """Return the number of each worker's node."""
+        """Return the index of each worker's node."""
         return np.arange(self.n_workers) // self.per_node
 
     @property

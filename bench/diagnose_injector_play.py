@@ -1,4 +1,4 @@
-"""The counters of GPUs and hosts of an injected training, as integrals over time.
+"""The counters of GPUs and hosts of an injected training run, as integrals over time.
 
 Every counter is the sum of the times of each activity (compute, exchange, spin, idle) times its rate. The
 value that a collector reads is therefore a difference of these integrals.
@@ -41,7 +41,7 @@ class Pause:
 
 @dataclass(slots=True)
 class Play:
-    """A running training; `now` in seconds since `start`."""
+    """A training run in progress; `now` in seconds since `start`."""
 
     job: Job
     rng: np.random.Generator

@@ -1,4 +1,4 @@
-"""Create the records of slurm-gpud for an injected training: the window second by second, or the timeline.
+"""Create slurm-gpud's records of an injected training run: the window second by second, or the timeline.
 
 Sampling is as in docs/slurm-gpud.md: utilisation and memory every second, other metrics every `details_s`, at
 a different offset on each node. Counters are means between two samples; the clock and throttle reasons are
@@ -332,7 +332,7 @@ def _hosts(
 
 
 def _forget(recording: Recording, collector: Collector) -> None:
-    """Remove gaps, and values of lost GPUs."""
+    """Set values to NaN in gaps, and for lost GPUs."""
     node = recording.job.node()
     n = next(iter(recording.values.values())).shape[1]
     at = np.arange(n) * recording.width_s

@@ -86,7 +86,7 @@ def sockets(job: Job, size: float, length_s: float, rng: np.random.Generator) ->
 
 
 def starved_all(job: Job, size: float, length_s: float, rng: np.random.Generator) -> Fault:
-    """Slow down a file system for all workers, or give all too few CPUs (the most on one node)."""
+    """Slow down a file system for all workers, or give all nodes too few CPUs (fewest on one node)."""
     if rng.random() < 0.6:
         rows = np.flatnonzero(job.readers())
         source = np.zeros(job.n_workers, dtype=np.intp)
@@ -102,7 +102,7 @@ def starved_all(job: Job, size: float, length_s: float, rng: np.random.Generator
 
 
 def starved_node(job: Job, size: float, length_s: float, rng: np.random.Generator) -> Fault:
-    """Slow down CPUs or disk of one node that reads."""
+    """Slow down the CPUs or the disk of one node that reads data."""
     readers = job.readers()
     nodes = np.unique(job.node()[readers])
     if len(nodes) == 1:

@@ -5,11 +5,11 @@
 
 Training runs of bench/diagnose_injector*.py run as jobs of two nodes with four simulated H100s each. simgpu
 follows their schedules below the real pynvml, slurm-gpud samples the GPUs, and slurm-gpudbd watches the jobs.
-Only the load of GPUs and hosts is simulated. Each training is healthy for --well-s, then faulty for --ill-s;
-those that fit run at the same time. `slurm-gpu diagnose ID` is called repeatedly while it runs (window), and
-after its end (timeline); the verdicts of the watch of slurm-gpudbd are collected. All nodes are this host, so
-their CPU and network values are this machine's. The benchmark requires root; six faults take about 20
-minutes. The exit status is 1 after any wrong verdict.
+Only the load of GPUs and hosts is simulated. Each run is healthy for --well-s, then faulty for --ill-s. As
+many runs as fit on the nodes run at the same time. `slurm-gpu diagnose ID` is called repeatedly during the
+run (window), and after its end (timeline). The verdicts of slurm-gpudbd's watch are also collected. All nodes
+are this host, so their CPU and network values are this machine's. The benchmark requires root; six faults
+take about 20 minutes. The exit status is 1 after any wrong verdict.
 """
 
 from __future__ import annotations
@@ -87,14 +87,14 @@ class JudgedVerdict:
 
 @dataclass(kw_only=True)
 class TrainingResult:
-    """The verdicts on one training."""
+    """The verdicts on one training run."""
 
     fault: str
     cause: str
     culprits: Sequence[str]
     gpus: int
     since_s: float | None
-    """Start of the fault, in seconds since the start of the training, like all times below."""
+    """Start of the fault, in seconds since the start of the training run, like all times below."""
     synthetic: JudgedVerdict
     """The verdict on the stream without the lab."""
     stream_s: float | None = None
@@ -132,7 +132,7 @@ class Training:
     found: TrainingResult
 
     def since_start(self) -> float:
-        """Return the seconds since the start of the training."""
+        """Return the seconds since the start of the training run."""
         return time.time() - self.at_s
 
     def judged(self, lab: Lab, verdict_json: dict[str, Any], by: str) -> JudgedVerdict:
@@ -187,7 +187,7 @@ def _judged(case: Case, verdict: Verdict, by: str) -> JudgedVerdict:
 
 
 def submit(lab: Lab, name: str, seed: int, size: float, well_s: int, ill_s: int) -> Training:
-    """Draw the training, write its schedules, and start it."""
+    """Draw the training run, write its schedules, and start it."""
     case = draw_case(seed, name, size=size, well_s=well_s, ill_s=ill_s, n_nodes=NODES)
     directory = lab.layout.home / USER / f"{name.replace(' ', '-')}-{time.time_ns()}"
     lab.run_as(USER, ["mkdir", str(directory)])
@@ -263,7 +263,7 @@ def _read_watch(
 
 
 def _run_diagnose(lab: Lab, one: Training, say: Callable[[str], None]) -> None:
-    """Run `slurm-gpu diagnose` repeatedly while the training runs."""
+    """Run `slurm-gpu diagnose` repeatedly during the training run."""
     while one.since_start() < one.case.length_s - _LAST_S:
         state = lab.output(["squeue", "-h", "-o%T", f"--jobs={one.job_id}"]).strip()
         if state != "RUNNING":

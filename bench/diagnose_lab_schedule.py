@@ -69,7 +69,7 @@ _REASONS = {"heat": 0x40, "power supply": 0x80}
 
 
 def draw_training(rng: np.random.Generator, n_nodes: int, per_node: int) -> Job:
-    """Draw a data-parallel training on this number of H100s, with steps shorter than a stretch."""
+    """Draw a data-parallel training run on this number of H100s, with steps shorter than a stretch."""
     while True:
         job = draw_job(rng, n_gpus=n_nodes * per_node, pipeline=False, step_s=(0.3, 1.0))
         if job.model.name == "H100" and job.per_node in (4, 8):
@@ -87,7 +87,7 @@ def draw_training(rng: np.random.Generator, n_nodes: int, per_node: int) -> Job:
 def draw_case(
     seed: int, name: str, *, size: float, well_s: int, ill_s: int, n_nodes: int = 2, per_node: int = 4
 ) -> Case:
-    """Return a training with a fault that starts after `well_s`; equal seeds give equal cases."""
+    """Return a training run with a fault that starts after `well_s`; equal seeds give equal cases."""
     rng = generator(seed, name, 0)
     length_s = well_s + ill_s
     job = draw_training(rng, n_nodes, per_node)

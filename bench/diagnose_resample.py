@@ -3,9 +3,9 @@
 The traces (arXiv 2505.05713; ST: 2 replicas of 4 stages, 32 steps, the last stage does 1.63 times as much
 work; SE: 32 replicas of 2 stages, 43 steps, sequences of unequal length) have no telemetry. A block bootstrap
 draws consecutive steps, and replicas and stages, from one trace. The times of ST, relative to the median of
-each stage, give the variation of computing in a healthy training. The microbatches of SE, relative to their
-stage's median and raised to a power, give sequences with a chosen inequality. These times replace those of
-bench/diagnose_injector_play.py.
+each stage, give the variation of computing in a healthy training run. The microbatches of SE, relative to
+their stage's median and raised to a power, give sequences with a chosen inequality. These times replace those
+of bench/diagnose_injector_play.py.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from slurm_gpu.diagnose.verdict import Cause
 
 KINDS = ("healthy", "stage", "healthy", "sequence", "healthy", "slow GPU", "healthy", "shard")
 BLOCK = 4
-"""Consecutive steps that are drawn together."""
+"""Number of consecutive steps that are drawn together."""
 TIMED_STEPS = 40
 """Number of steps in a file of timings, about as many as in the traces."""
 _OPERATIONS = ("forward-compute", "backward-compute")
@@ -69,7 +69,7 @@ def read_trace(path: Path) -> Trace:
 
 
 class Resampled:
-    """Draws steps (2, n, microbatches, stages, replicas) of relative times, by blocks from a trace."""
+    """Draws relative times (2, n, microbatches, stages, replicas) of steps from a trace, in blocks."""
 
     def __init__(self, relative: Floats, stages: int, replicas: int, rng: np.random.Generator) -> None:
         self._rng = rng
@@ -85,7 +85,7 @@ class Resampled:
 
 
 def resampled(seed: int, number: int, folder: Path) -> Case:
-    """Return the `number`th training of steps of trace-ST.parquet and trace-SE.parquet."""
+    """Return the `number`th training run, with steps from trace-ST.parquet and trace-SE.parquet."""
     rng = generator(seed, "resampled", number)
     kind = KINDS[number % len(KINDS)]
     sequences = kind == "sequence"

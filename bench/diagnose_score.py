@@ -19,7 +19,7 @@ _LINK_ENDS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The verdicts on one case. `said` is the last one; `alarms` are those on a healthy training."""
+    """The verdicts on one case. `said` is the last one; `alarms` are those on a healthy training run."""
 
     name: str
     kind: str
@@ -41,7 +41,7 @@ class Outcome:
     culprit: bool | None
     """Whether the right workers are named; None if the cause is wrong."""
     alarms: tuple[tuple[str, bool], ...] = ()
-    """(cause, suspected) of each false alarm on a healthy training."""
+    """(cause, suspected) of each false alarm on a healthy training run."""
     detected_s: float | None = None
     """Seconds from the fault to its detection; None if it was not found or existed from the beginning."""
     onset: bool = False
@@ -132,7 +132,7 @@ def false_alarms(outcomes: Sequence[Outcome], *, sure: bool = False) -> tuple[in
 
 
 def healthy_with_loss(outcomes: Sequence[Outcome], least: float) -> int:
-    """Return how many faulty training runs lose at least this share of time and were called healthy."""
+    """Return how many faulty training runs that lose at least this share of time were called healthy."""
     return sum(
         item.truth in FAULT_CAUSES and item.size >= least and item.said is Cause.HEALTHY for item in outcomes
     )
@@ -176,6 +176,6 @@ def _claim_holds(item: Outcome) -> bool:
 
 
 def detection(outcomes: Sequence[Outcome], least_size: float = 0.0) -> tuple[int, list[float]]:
-    """Return the number of cases whose fault began while observed, and the delays of those found."""
+    """Return the number of cases whose fault began during observation, and the delays of detection."""
     seen = [item for item in outcomes if item.onset and item.size >= least_size]
     return len(seen), sorted(item.detected_s for item in seen if item.detected_s is not None)

@@ -49,7 +49,7 @@ FAULTY_SHARE = 0.02
 REPORT_INTERVAL_S = 10
 LARGE = 0.15
 TOGETHER = 24
-"""The number of training runs watched at the same time, two of three faulty: far more than on any cluster."""
+"""The number of training runs watched at the same time, two thirds of them faulty: far more than usual."""
 _KINDS = 12
 
 

@@ -8,8 +8,8 @@ A file has one line per job that was pending at one poll of the queue, as publis
 https://github.com/mila-iqia/slurm-queue-time-pred. Output of sacct cannot be used, because it lacks the state
 of the queue. On a cluster with slurm-gpu, `slurm-gpu forecast train` prints the accuracy on its own jobs.
 
-The output has a part for all jobs, for jobs with GPUs and for other jobs. Each part has lines for slurm-gpu,
-the median of recent waits in the partition, and scikit-learn's gradient boosting on the same columns:
+The output has three parts: all jobs, jobs with GPUs, and other jobs. Each part has lines for slurm-gpu, the
+median of recent waits in the partition, and scikit-learn's gradient boosting on the same columns:
 
 2x, 3x           fraction of forecasts within a factor of 2 and 3 of the remaining wait, from poll to start
 bias             forecast divided by the remaining wait, median; 1 is best

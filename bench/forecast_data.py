@@ -1,7 +1,7 @@
 """Read snapshots of a queue in the format of mila-iqia/slurm-queue-time-pred.
 
 A file has the jobs that were submitted on a day and were pending when the queue was polled (`poll_time`, at
-noon): their values at that time, and columns from later. A file in another format is rejected with the place,
+noon): their values at that time, and later values. A file in another format is rejected with the place,
 the value and the expected format. Only these columns are read:
 
 - the request of the job, and its submit time;

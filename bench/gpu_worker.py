@@ -3,9 +3,9 @@
     .venv/bin/python bench/gpu_worker.py NAME cuda|cpu SCALE
 
 The process prints `{"ready": true}` once it runs. For each line `BEGIN END` on standard input, in seconds of
-the monotonic clock, it prints the number of steps in that time; the end of standard input ends it. If memory
-runs out, the process reports this and ends. Steps are queued in at most two batches of about 20 ms: the GPU
-never waits, and the end of each batch is known.
+the monotonic clock, it prints the number of steps in that time. The process exits when standard input ends.
+If memory runs out, the process reports this and exits. Steps are queued in at most two batches of about
+20 ms: the GPU never waits, and the end of each batch is known.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Orders:
 
 
 def run(step: Step, mark: Callable[[], Done], memory_mib: Callable[[], float]) -> None:
-    """Run until standard input ends. `mark` follows a batch."""
+    """Run until standard input ends; call `mark` after each batch."""
     orders = Orders()
     n = 1
     while True:  # enough steps for an accurate time

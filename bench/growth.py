@@ -2,11 +2,11 @@
 
     .venv/bin/python bench/growth.py [--nodes 200] [--job-gpus 40000] [--gpus 8] [--directory DIR] [--json]
 
-Days of a cluster are stored as fast as possible. Each node runs jobs of several lengths, one after the other.
-slurm-gpud ships records 10 s after the start of a job, every 300 s (± 60 s) and at its end. Rows therefore
-grow while others arrive, as on a site, and pages of the database split. The records are those of slurm-gpud
-for jobs that change their load every 7 s (scale_records.py); steadier jobs need less. Runs come from
-generated accounting, and each record is matched to its run.
+A cluster's data of several days is stored as fast as possible. Each node runs jobs of several lengths, one
+after the other. slurm-gpud ships records 10 s after the start of a job, every 300 s (± 60 s) and at its end.
+Rows therefore grow while others arrive, as on a site, and pages of the database split. The records are those
+of slurm-gpud for jobs that change their load every 7 s (scale_records.py); steadier jobs need less. Runs come
+from generated accounting, and each record is matched to its run.
 
 The processor time of storing is also printed. With --json the last line is {"gb_per_million_job_gpus":
 …, "tables": {table: {index: bytes per job-GPU}}, …}; an index called PRIMARY is the table itself.

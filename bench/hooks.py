@@ -67,7 +67,7 @@ def main() -> None:
             "epilog": [options.shell, str(ROOT / "epilog" / "10-slurm-gpu")],
         }
         times: dict[str, list[float]] = {name: [] for name in commands}
-        # In turns, so that other load affects all three equally.
+        # In turn, so that other load affects all three equally.
         for run in range(options.runs):
             environment = ENVIRONMENT | {"SLURM_GPU_RUN_DIR": directory, "SLURM_JOB_ID": str(run + 1)}
             for name, command in commands.items():

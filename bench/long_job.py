@@ -1,7 +1,7 @@
 """Measure the size of a shipment for one GPU of a job that has run for hours with a varying load.
 
-The record of such a GPU has the maximum length: all percents of the histograms, the whole timeline, and every
-field of the newest GPUs. The node uses a clock that the benchmark advances.
+The record of such a GPU has the maximum length: every percent in the histograms, the whole timeline, and
+every field of the newest GPUs. The node uses a clock that the benchmark advances.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def get(port: int, path: str, headers: dict[str, str] | None = None) -> Answer:
 
 
 def requests_per_s(port: int, path: str, headers: dict[str, str], connections: int, seconds: float) -> float:
-    """Return complete answers with status 200 per second, over persistent connections."""
+    """Return the rate of complete answers with status 200, over persistent connections."""
     request = _request(path, headers)
     poll = select.epoll()
     sockets: dict[int, socket.socket] = {}

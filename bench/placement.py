@@ -127,7 +127,7 @@ def allocated_percent(nodes: Nodes) -> float:
 
 
 def half_full(nodes: Nodes, n_nodes: int, pods: Sequence[ResourceRequest]) -> Nodes:
-    """Return a number of nodes of the trace's kinds in turn, half full at random."""
+    """Return `n_nodes` nodes of the trace's kinds in turn, with half of all GPUs allocated at random."""
     kinds = [
         NodeState(
             name=f"n{index}",

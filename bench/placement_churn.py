@@ -1,13 +1,13 @@
-"""Compare how many jobs are rejected with different node selections while jobs arrive and end.
+"""Compare how many jobs different node selections reject while jobs arrive and end.
 
-Equal nodes have 8 GPUs and 64 CPUs. Jobs arrive at random (Poisson) and run for a random time (exponential,
-ten hours in the mean). A job that does not fit is rejected and does not return. `slurm` chooses the suitable
-node with the fewest free CPUs, as without weights. `weights_fullness` uses the fullness of nodes,
+All nodes have 8 GPUs and 64 CPUs. Jobs arrive at random (Poisson) and run for a random time (exponential,
+mean ten hours). A job that does not fit is rejected and does not return. `slurm` chooses the suitable node
+with the fewest free CPUs, as without weights. `weights_fullness` uses the fullness of nodes,
 `weights_untimed` the value for the mix, `weights` also the time until nodes are free, as in slurm-gpuctld;
 weights are updated after every `--every` jobs. With `weights_by_type`, each job first uses types of GPUs in
-its own order, which matters with `--two-types`. `ours` chooses for each job, and so does `ours_whole`, which
-uses empty nodes last. Time limits exceed run times by the factor exp(|z|) with z normal (0.8), as with
-estimates of users; with `--limits most`, all are eight times the mean.
+its own order, which matters with `--two-types`. `ours` chooses the best node for each job; `ours_whole` also
+uses empty nodes last. Time limits exceed run times by a factor of exp(|z|), as users' estimates do, where z
+is normal with standard deviation 0.8; with `--limits most`, all are eight times the mean.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def empty_nodes(n: int, two_types: bool = False) -> Nodes:
 
 
 def with_running(nodes: Nodes, ends: Sequence[Mapping[int, float]], now_s: float) -> Nodes:
-    """Return the nodes with the latest ends of their jobs, by job number."""
+    """Return the nodes with the latest end of their jobs (`ends`: by job ID)."""
     until_s = np.array([max(one.values(), default=0.0) for one in ends])
     return replace(nodes, running=RunningUntil(now_s, until_s, np.array([len(one) for one in ends])))
 

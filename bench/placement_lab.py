@@ -4,9 +4,9 @@
 
 `--data` is the folder of the trace, as in bench/placement.py. Jobs are its pods with one to four whole GPUs,
 drawn with replacement until they request 130 % of the GPUs; none ends, and a job that does not start at once
-is cancelled. Two nodes have two GPUs with 16 cores per GPU, two have four GPUs with 8 cores per GPU. Cores of
-the pods are reduced to two thirds, so that the share of the trace's commonest nodes, 12 cores for a GPU, is
-8. The same jobs run with Slurm's own placement (`observe`), with node weights, and with `features`. Only GPUs
+is cancelled. Two nodes have two GPUs with 16 cores per GPU, two have four GPUs with 8 cores per GPU. The
+pods' cores are reduced to two thirds, so that the 12 cores per GPU of the trace's most common nodes become 8.
+The same jobs run with Slurm's own placement (`observe`), with node weights, and with `features`. Only GPUs
 are simulated. The benchmark requires root and takes about 15 minutes.
 """
 
@@ -61,7 +61,7 @@ def draw(jobs: Sequence[Job], seed: int) -> list[Job]:
 
 
 def run(lab: Lab, jobs: Sequence[Job], seeds: int) -> dict[str, list[int]]:
-    """Return the GPUs allocated by way and seed."""
+    """Return the number of allocated GPUs, by way and seed."""
     apply_empty_policy(lab)
     cluster = TypedCluster(lab)
     cluster.mix = {job: float(times) for job, times in collections.Counter(jobs).items()}

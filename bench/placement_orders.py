@@ -7,9 +7,9 @@ factor of exp(|z|), where z is normal with standard deviation 0.8. Every order g
 
 `stock` is Slurm without weights; `whole_last` uses empty nodes last, and is like `stock` otherwise. `fullest`
 prefers the fewest free GPUs, `most_jobs` the most jobs, `most_work` the most remaining hours of all jobs.
-`latest` prefers the node that becomes empty last by the time limits; `latest_fullest` uses doublings of that
-time, then free GPUs. `applied` is the present rule of slurm-gpuctld, and `at_stake` the same rule without the
-remaining time of jobs. All but `stock` and `fullest` use empty nodes last.
+`latest` prefers the node that becomes empty last by the time limits; `latest_fullest` uses the binary
+logarithm of that time, then free GPUs. `applied` is the current rule of slurm-gpuctld, and `at_stake` the
+same rule without the remaining time of jobs. All but `stock` and `fullest` use empty nodes last.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def orders(asked: Asked, n_gpus: int, n_nodes: int) -> dict[str, Callable[[], Ke
 
 
 def _levels(asked: Asked, n_gpus: int, n_nodes: int, *, timed: bool) -> Key:
-    """Return levels with bands, as in slurm-gpuctld."""
+    """Return a key of levels with bands, as in slurm-gpuctld."""
     kind = NodeKind(("",) * n_gpus, n_gpus * CPUS_PER_GPU, 1)
     mix = Mix.of((ResourceRequest(gpus=gpus, cpus=cpus), times) for (gpus, cpus), times in asked.items())
     order, levels = NodeOrder(mix, 1000.0, {kind: n_nodes}), dict[int, int]()

@@ -42,7 +42,7 @@ def make_cluster(n_nodes: int, per_zone: int) -> ModelCluster:
 
 
 def with_shares(jobs: Jobs, seed: int) -> Jobs:
-    """Change one in five of the jobs with one GPU to a quarter of it."""
+    """Reduce one in five of the single-GPU jobs to a quarter of a GPU."""
     share = ResourceRequest(share_mgpu=250, cpus=2, memory_mib=16000)
     ones = np.array([request.mgpu == 1000 for request in jobs.requests])[jobs.request]
     fewer = ones & (np.random.default_rng(seed).random(len(jobs)) < 0.2)

@@ -2,7 +2,7 @@
 
     .venv/bin/python bench/process_scans.py [--jobs 8] [--processes 10]
 
-Prints JSON. `percent_core` is the CPU time per 10 s, the interval between samples of a long job.
+Prints JSON. `percent_core_*` is the CPU use with one sample per 10 s, the interval for a long job.
 `recognition_ms` is the time of one search for applications in processes with as many memory maps as PyTorch.
 """
 

@@ -1,9 +1,9 @@
 """Measure response times of slurm-gpudbd while one user sends requests from 40 threads.
 
-The benchmark starts its own lab (Slurm, MariaDB, slurm-gpudbd) with generated accounting. Each thread of
-alice sends its next request after each answer. Meanwhile bob requests `/v1/health` and a page of runs, and
-root posts as a node over TCP, each over a new connection. The first measurement is without alice, for
-comparison. alice's node posts use TCP with MUNGE, and are rejected.
+The benchmark starts its own lab (Slurm, MariaDB, slurm-gpudbd) with generated accounting. Each of
+alice's threads sends its next request when the previous one is answered. Meanwhile bob requests
+`/v1/health` and a page of runs, and root posts as a node over TCP, each over a new connection. The first
+measurement is without alice, for comparison. alice's node posts use TCP with MUNGE, and are rejected.
 
     .venv/bin/python bench/readers.py [--runs 40000] [--threads 40] [--seconds 15] [--json]
 

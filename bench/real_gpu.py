@@ -2,10 +2,10 @@
 
     .venv/bin/python bench/real_gpu.py [--gpu 0] [--seconds 12] [--idle-seconds 30] [--json]
 
-Each phase is a job of one GPU, with the hook files that Slurm's prolog and epilog would leave. PyTorch makes
-the load and measures kernel times with CUDA events; nvidia-smi is polled at the same time. The run takes 3
-minutes. Without a GPU it prints "skipped" and exits with 0. The exit status is 1 if a difference exceeds its
-limit.
+Each phase is a job of one GPU, with the hook files that Slurm's prolog and epilog would leave. PyTorch
+generates the load and measures kernel times with CUDA events; nvidia-smi is polled at the same time. The run
+takes 3 minutes. Without a GPU it prints "skipped" and exits with 0. The exit status is 1 if a difference
+exceeds its limit.
 With --json the last line is an object.
 """
 
@@ -77,7 +77,7 @@ class Daemon:
                 self._records.append(item["record"])
 
     def hook(self, kind: str, job_id: int, position: int, age_s: float = 0.0) -> None:
-        """Write the hook file of a job with one GPU, `age_s` ago."""
+        """Write the hook file of a job with one GPU, dated `age_s` ago."""
         at_ns = time.time_ns() - round(age_s * 1e9)
         values = {
             "EVENT": kind,
@@ -246,7 +246,7 @@ def values_of(record: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def idle_cost(daemon: Daemon, gpu: Mapping[str, Any], job_id: int, seconds: float) -> dict[str, float]:
-    """Return the CPU use of the daemon for one job's GPU, old enough for one sample a second."""
+    """Return the CPU use of the daemon for the GPU of a job that is sampled once a second."""
     from bench import processes
 
     age_s = min(1200.0, time.clock_gettime(time.CLOCK_BOOTTIME) - 1.0)

@@ -1,4 +1,4 @@
-"""Measure building a report, and its page, with 14 months of generated accounting.
+"""Measure the cost of a report and of its page, with 14 months of generated accounting.
 
 `slurm-gpu report build --page-only` is measured in a separate process, from its start until the HTML file is
 complete, and so is the whole report with its tables and pictures. If Chromium and Python's playwright are
@@ -195,7 +195,7 @@ def measure(directory: Path, sizes: list[int]) -> dict[str, float]:
 
 def main() -> int:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description="Measure building a report.")
+    parser = argparse.ArgumentParser(description="Measure the cost of building a report.")
     parser.add_argument(
         "--jobs", type=arguments.numbers, default=[39_470, 1_000_000], help="default 39470,1000000"
     )

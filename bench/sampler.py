@@ -63,7 +63,7 @@ class Window:
 
 
 def watch(node: SimulatedNode, pid: int, seconds: float) -> Window:
-    """Start to measure a process."""
+    """Measure a process for `seconds`."""
     before, calls_before = processes.cost(pid), node.world.calls()
     time.sleep(seconds)
     after, calls = processes.cost(pid), node.world.calls()

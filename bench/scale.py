@@ -5,7 +5,7 @@
 
 slurm-gpudbd and MariaDB run as installed. Each node posts from its own address with its own MUNGE credential,
 as in docs/contracts.md: live values every 10 s, records every 300 ± 60 s (--period ± 60) and when its job
-ends. At the end all jobs end at once, and their records in the database are counted. scale_load.c replaces
+ends. Finally, all jobs end at once, and their records in the database are counted. scale_load.c replaces
 the nodes and sends records of slurm-gpud (scale_records.py); scale_slurm.py replaces Slurm's commands.
 
 Processor times are separate, because the nodes and their munged run on the same cores. DIR must be on the
@@ -128,7 +128,7 @@ def running(directory: Path, jobs: Sequence[SimulatedJob], n_workers: int) -> It
 
 
 def _workers(daemon: int, n_workers: int) -> dict[str, int]:
-    """Wait until all workers run, which slurm-gpudbd starts as it begins to listen."""
+    """Wait until all workers run; slurm-gpudbd starts them as it begins to listen."""
     until_s = time.monotonic() + 30
     while True:
         children = psutil.Process(daemon).children()

@@ -47,7 +47,7 @@ _HOST = {
 }
 GPUS = 4
 MEMORY_LEVELS = 5
-"""A job keeps its memory for long, while its computation changes constantly."""
+"""A job keeps its memory for a long time, while its computation changes constantly."""
 _MEMORY_MIB = 81_920.0
 _PHASE_S = 7.0
 _PAUSE_S = 30.0

@@ -81,7 +81,7 @@ end
 
 
 def measure(bundle: str, watch: str, job: dict[str, Any], lua: str, jobs: int, *, varied: bool) -> float:
-    """Return the mean of one decision."""
+    """Return the mean number of instructions of a decision."""
     watched = bundle.replace("return (function(...)", "local _ = (function(...)") + watch
     script = PolicyScript(watched, lua=lua, writes=True, now=lambda: NOW_S)
     for number in range(WARM + jobs):

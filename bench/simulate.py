@@ -1,4 +1,4 @@
-"""Measure the time of the cluster model for a number of jobs on a number of nodes; prints JSON.
+"""Measure the time of the cluster model for a number of jobs on a number of nodes, and print JSON.
 
 The load is generated (seeded): jobs of one GPU to sixteen nodes by 300 users with running limits, on nodes
 with eight GPUs. A `--load` above 1 requests more than the capacity, so that the queue grows to the end;

@@ -17,8 +17,8 @@ GPUs, and to slurm-gpudbd and the Slurm commands that it runs, but not to Slurm'
 not tested: above five minutes MUNGE rejects all credentials and Slurm starts no job.
 
 With --json the last line is {"jobs": …, "lost": …, "twice": …, "allocated_otherwise": …, …}. The exit code
-is 1 if a job was lost, recorded twice or for another time than its allocation, if a hook drained a node, or
-if a daemon leaks.
+is 1 if a job was lost, recorded twice or recorded for a time other than its allocation, if a hook drained a
+node, or if a daemon leaks.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Soak:
             self.jobs[int(output.strip().partition(";")[0])] = gpus
 
     def _quietly(self, argv: Sequence[str], user: str = "root", **given: Any) -> str | None:
-        """Return the output of a command; None if it fails, as while a daemon is unavailable."""
+        """Return the output of a command; None if it fails, for example while a daemon is down."""
         try:
             return self.lab.run_as(user, argv, **given).stdout
         except (LabError, subprocess.TimeoutExpired):
@@ -261,7 +261,7 @@ class Soak:
 
 
 def _disk_mib(lab: Lab) -> float:
-    """Return the size of all files of slurm-gpud and slurm-gpuctld; files that vanish meanwhile count 0."""
+    """Return the size of all files of slurm-gpud and slurm-gpuctld; files that vanish count as 0."""
     total = 0
     for node in lab.nodes:
         for path in lab.layout.node(node).state.rglob("*"):
@@ -279,7 +279,7 @@ def logged_clock_steps(lab: Lab) -> int:
 
 
 def main() -> int:
-    """Run the soak; return 1 if a job was lost, duplicated or of another length, or if a daemon leaks."""
+    """Run the soak; return 1 if a job was lost or recorded wrongly, or if a daemon leaks."""
     parser = argparse.ArgumentParser(description="Run jobs in a lab while daemons fail.")
     parser.add_argument("--minutes", type=arguments.seconds(0.1), default=120.0, help="default 120")
     parser.add_argument("--seed", type=int, default=1, help="seed of all faults (default 1)")

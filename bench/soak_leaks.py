@@ -69,7 +69,7 @@ def leaks(
 
 
 def leaking(found: Mapping[str, Mapping[str, float | None]]) -> list[str]:
-    """Return the leaking daemons in the result of `leaks`; too short lives are skipped."""
+    """Return the leaking daemons in the result of `leaks`; lives that are too short are skipped."""
     limits = {"mib_per_h": LEAK_MIB_PER_H, "files_per_h": LEAK_FILES_PER_H}
     return [
         kind

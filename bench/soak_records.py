@@ -65,7 +65,7 @@ def judge(lab: Lab, jobs: Mapping[int, int], history: History = ()) -> dict[str,
     A run that differs is printed to stderr with both values and the events of `history` around its time,
     because the lab no longer exists later.
 
-    A killed slurmctld continues from its state of some seconds ago, without the jobs that started since. It
+    A killed slurmctld continues from a state saved seconds earlier, without the jobs that started since. It
     may start such a job again on another node, or reuse its ID; the right result is then undefined. A job
     that slurmctld forgot before accounting recorded its start remains pending there: the job is counted, but
     is not a run.

@@ -15,12 +15,12 @@ All alternatives use one script, which ignores jobs with the name "noop". Nothin
 turns, so a longer queue or other load affects all alternatives equally.
 
 Printed for each: submissions per second; their ratio to `noop`, and of `ours` to `polled`, in the same turn.
-Ratios are means of all turns with 95 % intervals. Also slurmctld's own time for a submission
-(REQUEST_SUBMIT_BATCH_JOB in sdiag), CPU time for one, and the ratio of that to `noop`. "First" is its time
-for the first submission in its second, the usual case for rare submissions. "decision" is the time inside our
-slurm_job_submit, in slurmctld with one submitter: for equal jobs, and (varied) for jobs with different time
-limits. With --rules 600, 596 rules for 298 other accounts are added to the four that apply to each job; the
-time of `policy apply` is printed for any number of rules. With --json the last line is {"queued": {"0":
+Ratios are means of all turns with 95 % intervals. Also printed: slurmctld's own time for a submission
+(REQUEST_SUBMIT_BATCH_JOB in sdiag), its CPU time, and the ratio of the CPU time to `noop`. "First" is
+slurmctld's time for the first submission in a second, the usual case for rare submissions. "decision" is the
+time inside our slurm_job_submit, in slurmctld with one submitter: for equal jobs, and (varied) for jobs with
+different time limits. With --rules 600, 596 rules for 298 other accounts are added to the four that apply to
+each job. The time of `policy apply` is always printed. With --json the last line is {"queued": {"0":
 {"none": …, "noop": …, …}, …}, "turns": {"0": {"noop": {"to_noop": …, "to_noop_95": […, …], "sdiag_us": …,
 "cpu_us": …, "cpu_to_noop": …, "cpu_to_noop_95": […, …], "first_us": …}, …}, …}, "decision_ms": {"0": {"ours":
 {"median": …}, …}, …}, "decision_ms_median": …, "apply_s": …}; queued in submissions a second, and `ours` has
@@ -88,7 +88,7 @@ rules:
   - {id: size, for: everyone, per: job, why: bench, limits: {gpus: 16, walltime: 7d, cpus_per_gpu: 32}}
   - {id: days, for: vision, per: job, why: bench, limits: {walltime: 3d}, mode: advise}
 """
-# Further rules: two for each of other accounts.
+# Further rules: two for each of the other accounts.
 MORE_RULES = """\
   - {{id: size{0}, for: other{0}, per: job, why: bench, limits: {{gpus: 8, walltime: 2d}}}}
   - {{id: share{0}, for: other{0}, per: user, why: bench, limits: {{gpus_total: 900000, jobs_total: 900000}}}}
@@ -150,7 +150,7 @@ class Bench:
         self.polling = False
 
     def prepare_scripts(self, n_rules: int = 4) -> float:
-        """Write the bundle by `policy apply`, with an addition for the benchmark; return the apply's time."""
+        """Write the bundle by `policy apply`, with an addition for the benchmark; return how long it took."""
         policy = self.directory / "policy.yaml"
         policy.write_text(policy_of(n_rules))
         if others := other_accounts(n_rules):

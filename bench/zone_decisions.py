@@ -64,7 +64,7 @@ return slurm.SUCCESS
 
 
 def count(bundle: str, job: Request, lua: str, jobs: int, *, varied: bool) -> float:
-    """Return the mean instructions of one decision."""
+    """Return the mean number of instructions of a decision."""
     watched = bundle.replace("return (function(...)", "local _ = (function(...)") + COUNTING
     script = PolicyScript(watched, lua=lua, writes=True, now=lambda: NOW_S)
     for number in range(WARM + jobs):

@@ -69,7 +69,7 @@ class Lab:
     # Up
 
     def up(self) -> None:
-        """Bring the lab up; if it is up already, start only the daemons that do not run.
+        """Bring the lab up; if it is up already, start only the daemons that are not running.
 
         Raises LabError if something is missing, if a name or port is already in use, or if the lab is up with
         other options.
@@ -244,7 +244,8 @@ class Lab:
         people.remove()
         devices.remove(self.layout)
         if ours:
-            # Remove the file that records the owner of the cgroups last: after a crash, down() needs it.
+            # Remove the directory last: if this process is killed before, the next down() needs the
+            # directory to recognise the lab's cgroups.
             self.layout.finished_file.unlink(missing_ok=True)
             programs.unmount(self.layout)
             shutil.rmtree(self.layout.root)
@@ -317,11 +318,11 @@ class Lab:
         wait_for(none_left, deadline_s, "all jobs end", lambda: self.output(["squeue"]), 0.2)
 
     def intervals(self, job_id: int) -> list[hooks.AllocatedInterval]:
-        """Return when GPUs were allocated to raw job ``job_id``, recorded independently of slurm-gpu."""
+        """Return the intervals in which raw job ``job_id`` had GPUs, recorded independently of slurm-gpu."""
         return hooks.intervals(self.layout, job_id)
 
     def truth(self, job_id: int) -> list[GpuShare]:
-        """Return the true use of each GPU allocated to raw job ``job_id``, run by run."""
+        """Return the true use of each GPU allocated to raw job ``job_id``, separately for each run."""
         return of_job(self.layout, tuple(self.nodes.values()), job_id)
 
     def step_clock(self, host: str, by_s: float) -> None:
@@ -334,7 +335,7 @@ class Lab:
         clocks.step(self.layout, host, by_s)
 
     def status(self) -> dict[str, bool]:
-        """Return whether each daemon runs, by name; all False if there is no lab."""
+        """Return whether each daemon is running, by name; all False if there is no lab."""
         return {name: daemon.running for name, daemon in self.daemons.items()}
 
     # Conditions

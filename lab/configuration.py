@@ -32,7 +32,7 @@ return slurm.SUCCESS
 
 
 def write(layout: Layout, options: Options, nodes: Sequence[Node], cgroups: CgroupVersion) -> Passwords:
-    """Write all directories and files; return new database passwords."""
+    """Write all directories and files; return the new passwords of the database users."""
     passwords = Passwords(secrets.token_hex(16), secrets.token_hex(16))
     _directories(layout, nodes)
     _munge_key(layout)
@@ -57,7 +57,7 @@ def write_slurm(layout: Layout, options: Options, nodes: Sequence[Node], cgroups
 
 
 def forget_state(layout: Layout) -> None:
-    """Remove the state of slurmctld: 26.05 does not start after it was killed during an earlier start."""
+    """Remove the state of slurmctld: 26.05 does not start if an earlier start was interrupted by a kill."""
     for path in layout.slurmctld.iterdir():
         if path.is_file():
             path.unlink()
@@ -75,7 +75,7 @@ def job_submit_script(layout: Layout, choice: JobSubmit) -> None:
 
 
 def slurm_version() -> tuple[int, int]:
-    """Return (22, 5) for 22.05.8."""
+    """Return the major and minor version of Slurm, such as (22, 5) for 22.05.8."""
     printed = subprocess.run(["slurmd", "-V"], capture_output=True, text=True, check=True).stdout
     major, minor, *_ = (int(number) for number in re.findall(r"\d+", printed))
     return major, minor

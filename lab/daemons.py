@@ -20,7 +20,7 @@ _TAIL_LINES = 20
 class Daemon:
     """A foreground process, detached from the process that started it.
 
-    ``pid_file`` contains the process ID and start time, with which later commands find the process.
+    ``pid_file`` contains the process ID and start time, by which later commands identify the process.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Daemon:
 
     @property
     def pid(self) -> int | None:
-        """The process ID; None while the daemon does not run."""
+        """The process ID; None while the daemon is not running."""
         try:
             pid, started = map(int, self.pid_file.read_text().split())
         except (OSError, ValueError):
@@ -44,7 +44,7 @@ class Daemon:
 
     @property
     def running(self) -> bool:
-        """Return whether the process runs."""
+        """Return whether the process is running."""
         return self.pid is not None
 
     def start(self, *, wait: bool = True) -> None:
@@ -102,7 +102,7 @@ class Daemon:
             self.kill9()
 
     def kill9(self) -> None:
-        """Kill the daemon at once, as in a crash, without its children."""
+        """Kill the daemon at once, as in a crash, but not its children."""
         if (pid := self.pid) is not None:
             os.kill(pid, signal.SIGKILL)
             wait_for(self._gone, 30.0, f"{self.name} dies of SIGKILL", interval_s=0.01)

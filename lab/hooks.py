@@ -27,7 +27,8 @@ class AllocatedInterval:
     positions: tuple[int, ...]
     start_s: float
     end_s: float | None
-    # The total duration of slurm-gpu's two hooks: each hook records its event at an unknown time in its run.
+    # The total duration of slurm-gpu's two hooks: the exact time at which each hook records its event is
+    # unknown.
     unsure_s: float = 0.0
 
 

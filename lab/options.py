@@ -58,7 +58,7 @@ class NodeGpus:
 
     @property
     def gres_order(self) -> tuple[int, ...]:
-        """The minor numbers in the order of gres.conf; Slurm numbers its positions in the same order."""
+        """The minor numbers in the order of gres.conf; Slurm's positions follow the same order."""
         return tuple(sorted(self.minors)) if self.listed is None else self.listed
 
 
@@ -127,7 +127,7 @@ class Options:
     """The options of up(); the default is the cluster of the demo."""
 
     nodes: int = 4
-    # By node name: the numbering of the GPUs, if it is not 0, 1, 2, 3 in every order.
+    # By node name: the numbering of the GPUs, unless NVML, devices and gres.conf all use 0, 1, 2, 3.
     gpus: Mapping[str, NodeGpus] = field(default_factory=dict)
     # Whether Slurm enforces its own associations and limits.
     native_limits: bool = True

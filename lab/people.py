@@ -51,7 +51,7 @@ def person(name: str) -> Person:
 
 @dataclass(frozen=True)
 class Identity:
-    """The identity with which a process runs as a user."""
+    """The UID, GID and groups of a process that runs as a user."""
 
     uid: int
     gid: int

@@ -123,7 +123,7 @@ def lab_processes(layout: Layout, uids: Collection[int], in_cgroups: Collection[
 
 
 def kill_all(find: Callable[[], Collection[int]], deadline_s: float = 60.0) -> int:
-    """Kill the processes that ``find`` returns until it returns none; return how many were killed."""
+    """Kill the processes that ``find`` returns, repeatedly, until there are none; return their number."""
     killed: set[int] = set()
     end = time.monotonic() + deadline_s
     while alive := find():

@@ -19,7 +19,7 @@ from lab.errors import LabError
 from lab.layout import INSTALLED_VARIABLE, REPOSITORY, Layout
 from lab.polling import wait_for
 
-# Command → module with a function main() → exit code.
+# Command → module whose function main() returns the exit code.
 PROGRAMS = {
     "slurm-gpu": "slurm_gpu.cli.main",
     "slurm-gpuctld": "slurm_gpu.controller.main",

@@ -119,7 +119,7 @@ def _node_settings(node: Node, *, shards: bool) -> str:
 
 
 def gres_conf(nodes: Sequence[Node]) -> str:
-    """Return gres.conf: one line per GPU or MIG instance, in the order that becomes Slurm's position."""
+    """Return gres.conf: one line per GPU or MIG instance, in the order of Slurm's positions."""
     lines = ["AutoDetect=off"]
     for node in nodes:
         for gpu in node.handed_out:
@@ -132,7 +132,7 @@ def gres_conf(nodes: Sequence[Node]) -> str:
 
 
 def cgroup_conf(cgroups: CgroupVersion, slurm_version: tuple[int, int]) -> str:
-    """Return cgroup.conf: devices are fenced; CPUs and memory are not, since this host has too few."""
+    """Return cgroup.conf, which constrains devices but, since this host is small, not CPUs and memory."""
     plugin = cgroups
     if cgroups is CgroupVersion.NONE and slurm_version < _FIRST_WITH_CGROUPS_DISABLED:
         plugin = CgroupVersion.V1  # has no effect unless another plugin uses it

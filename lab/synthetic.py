@@ -195,7 +195,7 @@ class SyntheticCluster:
         return ()
 
     def quota(self, user: str) -> Quota:
-        """Return a quota with one limit on the GPUs of a user's jobs, and one on each job."""
+        """Return a quota with two limits: on a user's running GPUs, and on the time limit of each job."""
         jobs = (item.job for item in self._jobs.values())
         used = sum(job.n_gpus for job in jobs if job.user == user and job.n_gpus is not None)
         common = {"rule": "share", "group": "everybody", "per": "user", "mode": "enforce", "until_s": None}

@@ -58,8 +58,8 @@ def of_job(layout: Layout, nodes: Sequence[Node], job_id: int) -> list[GpuShare]
 def _all_ended(layout: Layout) -> Iterator[ProcessTruth]:
     """Return every process; the end of a killed process is the time at which the epilog found it dead.
 
-    ``scancel`` kills processes that are not direct children of Slurm's; with ``exec simgpu``, the end is
-    exact.
+    ``scancel`` kills processes that are not direct children of slurmstepd before they can record their end;
+    with ``exec simgpu``, the end is exact.
     """
     for process in truth.load(layout.truth):
         ended = process

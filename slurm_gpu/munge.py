@@ -27,7 +27,7 @@ class Credential:
 
 
 def request_digest(method: str, target: str, body: bytes) -> bytes:
-    """Return the payload that binds a credential to a request: SHA-256 of METHOD, PATH?QUERY and body."""
+    """Return the payload that binds a credential to a request: the SHA-256 of METHOD, PATH?QUERY and body."""
     return _hex_sha256(b"\n".join((method.encode(), target.encode(), body)))
 
 
@@ -48,7 +48,7 @@ def _sha256() -> Any:
 
 
 def encode(payload: bytes, socket: str | None = None) -> str:
-    """Return a new credential of the calling user for `payload`; `socket` is None for munged's default."""
+    """Return a new credential of the calling user for `payload`; `socket` is None for the default socket."""
     lib = _library()
     credential = ctypes.c_char_p()
     with _Context(socket) as context:
@@ -115,7 +115,7 @@ def _library() -> ctypes.CDLL:
 
 @functools.cache
 def _nonblocking_library() -> ctypes.PyDLL:
-    """Return libmunge for its non-blocking functions, which are called without releasing the GIL.
+    """Return libmunge for calls to its non-blocking functions, which do not release the GIL.
 
     Reacquiring the GIL takes time if other threads are busy, so it is released only once per credential.
     """

@@ -15,7 +15,7 @@ _CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser",
 
 @contextlib.contextmanager
 def chromium() -> Iterator[Any]:
-    """Start Chromium without a screen; skip the test if it is not installed."""
+    """Start a headless Chromium; skip the test if Chromium is not installed."""
     playwright = pytest.importorskip(
         "playwright.sync_api", reason="needs the Python package playwright (extra dev)"
     )
@@ -46,7 +46,7 @@ class Tab:
         self.page.goto(url)
 
     def blocks_injected_content(self) -> bool:
-        """Return whether the page's policy blocks a foreign picture, an inline style and markup from text."""
+        """Return whether the page's policy blocks an external image, an inline style and markup from text."""
         broken = self.page.evaluate(
             """async () => {
               const rules = [];

@@ -2,7 +2,7 @@
 
 import os
 
-# The default number of examples of a test; other numbers of examples scale in proportion.
+# The default number of examples per test; tests with another number scale it in proportion.
 VARIABLE = "SLURM_GPU_EXAMPLES"
 USUALLY = 25
 

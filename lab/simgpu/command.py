@@ -255,7 +255,8 @@ def _run(world: World, devices: Sequence[Device], work: _Plan) -> signal.Signals
             _write(list(new.values()))
             begun |= new
             next_ns = points[-1].time_ns
-        # End each slot on time: other processes reuse it some time later, and it is theirs from then on.
+        # End each slot on time: some time later, another process may reuse the slot, and this process must
+        # then leave it unchanged.
         moments = [truth.points[-1].time_ns for truth in begun.values()]
         if ahead and next_ns is not None:
             moments.append(next_ns - _AHEAD_NS)

@@ -28,7 +28,7 @@ _OF_NONE = {"nvmlDeviceGetCount_v2", "nvmlGpmSampleAlloc", "nvmlGpmSampleFree", 
 
 
 def lose(world: World, device: int, at_ns: int | None = None) -> None:
-    """Make the device return GPU_IS_LOST from now on, or from ``at_ns`` on by the world's clock."""
+    """Make the device return GPU_IS_LOST from now on, or from the time ``at_ns`` of the world's clock."""
     _faults(world, device).lost_at_ns = world.now_ns() if at_ns is None else at_ns
 
 
@@ -140,9 +140,9 @@ def mig(world: World, device: int, specs: Sequence[MigSpec]) -> None:
 def driver(world: World, *, loaded: bool) -> None:
     """Unload the driver, so that nvmlInit fails, or load it again.
 
-    Processes that were initialised before get UNINITIALIZED until they call nvmlShutdown and nvmlInit.
+    Processes that had called nvmlInit get UNINITIALIZED until they call nvmlShutdown and nvmlInit.
     Counters restart with the driver. Although a real driver cannot be unloaded while a GPU is in use,
-    schedules continue, so that tests can compare a record with the truth minus a gap.
+    schedules continue, so that tests can compare a record with the truth outside the gap.
     """
     if loaded:
         world.load_driver()

@@ -112,7 +112,7 @@ def _pieces(parts: Sequence[Part], start_ns: int, end_ns: int) -> Iterator[tuple
 
 
 def _add_busy(lines: Sequence[tuple[Point, Point]], width: float, shares: list[float]) -> float:
-    """Add the shares of one piece and return the target's integral over it."""
+    """Add one piece to ``shares``, and return the integral of the target's utilisation over the piece."""
     left = sum(line[0].util_pct for line in lines)
     right = sum(line[1].util_pct for line in lines)
     cuts = [0.0, 1.0]

@@ -1,8 +1,9 @@
-"""Simulate work that co-runners on the same GPU slow down, by a table of speeds that only simgpu reads.
+"""Simulate work that is slowed down by co-runners on the same GPU.
 
-The work of a job is measured in seconds: the time that it takes without co-runners. With co-runners, the job
-is slower, depending on its application and theirs; its utilisation falls with its speed, and its phases take
-longer. The job ends when its work is done, or when it requests more memory than the GPU has.
+A table of speeds, which only simgpu reads, determines the slowdown. The work of a job is measured in seconds:
+the time that it takes without co-runners. With co-runners, the job is slower, depending on its application
+and theirs; its utilisation falls with its speed, and its phases take longer. The job ends when its work is
+done, or when it requests more memory than the GPU has.
 
 The truth contains the schedules and a file with the timeline of each job. A schedule ends when the speed
 changes.
@@ -100,7 +101,7 @@ class Work:
 
 @dataclass
 class Course:
-    """The progress of a job, for the truth. Times are epoch seconds."""
+    """The progress of a job, as stored in the truth. Times are epoch seconds."""
 
     job_id: int | None
     restart: int

@@ -81,7 +81,7 @@ class GpuSpec:
     # NVLink traffic of all links together at 100 % utilisation.
     nvlink_tx_bytes_per_s: int = 20_000_000_000
     nvlink_rx_bytes_per_s: int = 10_000_000_000
-    # Whether the GPU has GPU Performance Monitoring, as GPUs from Hopper on do.
+    # Whether the GPU has GPU Performance Monitoring, as all GPUs since Hopper do.
     gpm: bool = False
     mig_mode: int = layout.MIG_DISABLED
     # The MIG instances; if there is any, MIG is enabled.

@@ -113,7 +113,7 @@ def usage(
 ) -> Usage:
     """Return the use of GPU ``uuid`` by job ``job_id`` between two epoch times.
 
-    If ``restart`` is None, any run of the job counts. A process killed by SIGKILL counts to the end of its
+    If ``restart`` is None, any run of the job counts. A process killed by SIGKILL counts until the end of its
     schedule; set its true end with ``killed_at``.
     """
     if not start_s < end_s:

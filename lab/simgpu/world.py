@@ -96,10 +96,10 @@ class World:
         """Step the wall clock: from now on, NVML's timestamps are later, or earlier, by ``by_ns``.
 
         The step also applies to processes with lab/nvml/wallclock.c preloaded. Schedules, truth and
-        ``now_ns`` continue. Only the last two steps are stored; earlier timestamps are computed as for times
-        between these two.
+        ``now_ns`` continue. Only the last two steps are stored: the offset between them also
+        applies to all earlier timestamps.
         """
-        # In this order of writes, no reader computes a timestamp from a clock that never existed.
+        # With this order of writes, no reader computes a timestamp from a clock that never existed.
         self.content.clock_before_ns = self.content.clock_step_ns
         self.content.clock_step_at_ns = self.now_ns()
         self.content.clock_step_ns += by_ns
@@ -131,7 +131,7 @@ class World:
 
     @property
     def computing(self) -> list[Device]:
-        """The targets of programs: whole GPUs without MIG, and MIG instances."""
+        """The targets that programs can use: GPUs without MIG, and MIG instances."""
         whole = [
             device
             for device in self.devices
@@ -191,8 +191,8 @@ class World:
     ) -> tuple[list[int], Points]:
         """Register a process on several targets at once; return its slots and its schedule.
 
-        ``schedule`` is called last, since the preparation takes long on a busy host, and readers would miss
-        the load during that time.
+        ``schedule`` is called last, since the preparation takes a long time on a busy host, and readers would
+        miss the load during that time.
         """
         if started is None:
             started = start_ticks(pid)
@@ -359,7 +359,7 @@ class World:
                 slot.end_ns = self.now_ns()
 
     def _fold(self, until_ns: int, gone: Sequence[Device] = ()) -> None:
-        """Add the integrals of processes that ended before to the history, then free their slots.
+        """Add the integrals of processes that ended by ``until_ns`` to the history, then free their slots.
 
         The integrals of instances that are ``gone`` are added to their devices.
         """

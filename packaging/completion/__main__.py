@@ -26,7 +26,7 @@ def main(directory: Path) -> None:
         make = get_completion_class(shell)
         assert make is not None, shell
         script = make(cli, {}, _NAME, _VARIABLE).source()
-        # The help of a command may also contain commas.
+        # The help text of a command may contain commas, too: split only at the first one.
         script = script.replace('string split "," $completion', 'string split --max 1 "," $completion')
         (directory / name).write_text(script, "utf-8")
 

@@ -71,7 +71,7 @@ def _daemons() -> Iterator[_Daemon]:
         The daemon never blocks a job or makes it fail.""",
         (
             ("/etc/slurm-gpu/applications.yaml", "The site's rules for recognising applications."),
-            ("/run/slurm-gpu/jobs/", "Files of the hooks that the daemon has not read yet."),
+            ("/run/slurm-gpu/jobs/", "Event files of the hooks, not read by the daemon yet."),
             ("/run/slurm-gpu/rejected/", "Invalid files from /run/slurm-gpu/jobs/."),
             (
                 "/var/lib/slurm-gpu/spool/",
@@ -115,9 +115,9 @@ def _daemons() -> Iterator[_Daemon]:
         "show every GPU of a cluster and every job",
         """Runs on one host that reaches slurm-gpudbd, as its own system user. It queries slurm-gpudbd every
         few seconds. Its web pages and its HTTP API show the whole cluster, with a square for each GPU, and
-        every job. Users see full details of their own jobs and the occupancy by other users' jobs;
-        operators see everything. While slurm-gpudbd is down, slurm-gpuweb shows the last data with their age.
-        /openapi.json describes the API.""",
+        every job. Users see full details of their own jobs, and only the occupancy of GPUs by the jobs of
+        others; operators see everything. While slurm-gpudbd is down, slurm-gpuweb shows the last data with
+        their age. /openapi.json describes the API.""",
         (("/etc/slurm-gpu/slurm-gpuweb.yaml", "Its address and sign-in: see `slurm-gpuweb.yaml`(5)."),),
         ("slurm-gpudbd(8)", "slurm-gpu-top(1)", "slurm-gpuweb.yaml(5)", "slurm-gpu.yaml(5)"),
     )

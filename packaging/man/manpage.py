@@ -1,4 +1,4 @@
-"""Build a manual page as a document of docutils, which writes it for man(1)."""
+"""Build a manual page as a docutils document, and convert it to the format of man(1)."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ local function add_period(lines, findings)
   return false
 end
 
--- Returns the event that makes room under the limit of a finding: that other jobs start or end.
+-- Returns which event of other jobs frees capacity under the limit of a finding: "start" or "end".
 local function event_of(finding)
   return finding.sum and finding.sum:find("^pend_") and "start" or "end"
 end
@@ -124,7 +124,7 @@ local function add_hours(whens, findings)
   end
 end
 
--- Returns the first begin time after these hours with which the job would be accepted; nil if none is found.
+-- Returns the first begin time after these hours at which the job would be accepted; nil if none is found.
 local function later_begin(job, state, whens)
   while true do
     local n, begin_s = #whens, lib.calendar.free_from(whens, job.begin_s, job.walltime_s or math.huge)

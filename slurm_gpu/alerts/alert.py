@@ -48,7 +48,7 @@ class AlertThresholds:
     min_coverage: float = 0.8
     """Minimum observed share of `window_s`; below it, no alert is reported."""
     value_for_s: float = 30.0
-    """Maximum length of the period before its sample that a value covers."""
+    """A value covers at most this many seconds before its sample."""
     memory_frac: float = 0.5
     """Memory counts as full if at least this fraction is used."""
     throttled_share: float = 0.5

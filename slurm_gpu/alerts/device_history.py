@@ -15,7 +15,7 @@ _READ_S = 15.0
 
 
 class _HistoryValue(NamedTuple):
-    """A value, and the length in seconds of the period before its sample that it covers."""
+    """A value that covers the `for_s` seconds before its sample, which was taken at `at_s`."""
 
     at_s: float
     for_s: float
@@ -56,7 +56,7 @@ class DeviceHistory:
         self._unused = _Stretch(since_s)
         """The period since the device was last used or, if it was never used, since the watch began."""
         self._watched = _Stretch(since_s)
-        """The part of the unused period after the last interruption of observation that was too long."""
+        """The part of the unused period since observation was last interrupted for too long."""
         self._recent: deque[_HistoryValue] = deque()
         self._n_throttled = 0
         """Number of throttled values; in the usual case of 0, no sum is computed."""
@@ -101,8 +101,8 @@ class DeviceHistory:
     def idle(self, now_s: float, rules: AlertThresholds, *, unused: bool) -> IdlePeriod | None:
         """Return the current idle period; None if it is too short or too little of it was observed.
 
-        A device that was used must have been observed since the last long interruption. A device that was
-        never used (`unused`) must have been observed for the whole time.
+        A device that was used must have been observed since the last interruption that was too long. A device
+        that was never used (`unused`) must have been observed for the whole time.
         """
         whole = self._unused.idle(now_s, rules)
         return whole if whole is not None or unused else self._watched.idle(now_s, rules)

@@ -25,7 +25,7 @@ class RotationIntervals:
     worse: float = 1.5
     """A score counts as a change if it exceeds the highest score of a healthy diagnosis by this factor."""
     news_s: float = 240.0
-    """Time after a change in which a job is diagnosed every `again_s`, because faults emerge gradually."""
+    """A job is diagnosed every `again_s` for this time after a change, because faults emerge gradually."""
     calm_s: float = 30.0
     """Interval at which one job without a suspicious score is diagnosed."""
     calm_again_s: float = 900.0

@@ -47,7 +47,7 @@ class _WatchedRun:
 
 
 class Watch:
-    """Stores a window for each device of the running jobs; adding a value takes O(1) time."""
+    """A window of values for each device of the running jobs; adding a value takes O(1) time."""
 
     def __init__(self, rules: AlertThresholds | None = None) -> None:
         self.rules = rules or AlertThresholds()

@@ -26,7 +26,7 @@ DEBUG_VARIABLE = "SLURM_GPU_DEBUG"
 COMMANDS = {
     "job": ("slurm_gpu.cli.runs.job", "Show the runs of a job, and the usage of each GPU."),
     "jobs": ("slurm_gpu.cli.runs.jobs", "List runs with state, waiting time and GPU use."),
-    "nodes": ("slurm_gpu.cli.cluster.nodes", "Show nodes with free GPUs, jobs and their ends."),
+    "nodes": ("slurm_gpu.cli.cluster.nodes", "Show the free GPUs and the jobs of each node."),
     "top": (
         "slurm_gpu.cli.cluster.top",
         "Watch the cluster on one screen: GPUs, running and pending jobs.",
@@ -48,7 +48,7 @@ COMMANDS = {
         "slurm_gpu.cli.notices.group",
         "Show notices to users, and jobs ended for idle GPUs.",
     ),
-    "report": ("slurm_gpu.cli.report.group", "Write reports on a period."),
+    "report": ("slurm_gpu.cli.report.group", "Write reports for a period."),
     "db": ("slurm_gpu.cli.db", "Upgrade, export and prune slurm-gpudbd's database."),
     "doctor": ("slurm_gpu.cli.doctor.group", "Check the installation and print remedies."),
 }
@@ -66,7 +66,7 @@ SUMMARIES = {name: summary for name, (_, summary) in COMMANDS.items()}
 
 
 class _ReaderGoneError(Exception):
-    """Raised instead of BrokenPipeError, for which click would exit with 1, the code of a found problem."""
+    """Raised instead of BrokenPipeError: click would then exit with 1, the code for a found problem."""
 
 
 class _LazyGroup(click.Group):
@@ -88,7 +88,7 @@ class _LazyGroup(click.Group):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete commands without importing them."""
+        """Complete the names of commands without importing their modules."""
         commands = [
             CompletionItem(name, help=summary)
             for name, summary in SUMMARIES.items()

@@ -19,7 +19,7 @@ def recorded_profiles(client: DatabaseClient, **filters: Any) -> Iterator[Applic
     """Yield a profile of each finished run of a known application on one whole GPU, newest first.
 
     `filters` are the filters of DatabaseClient.runs, such as since_s. Runs on several GPUs, on a part of a
-    GPU or without a GPU are omitted, like runs whose timeline is missing or empty. Each run has its own
+    GPU or without a GPU are omitted, as are runs whose timeline is missing or empty. Each run has its own
     profile; colocation.library merges the profiles of one application and input. Raise the same errors as
     DatabaseClient.
     """

@@ -84,7 +84,7 @@ def slowdowns(
 ) -> list[float]:
     """Return the slowdown of each job's whole run if no further job joins.
 
-    `speeds_of` takes the indices of the jobs that still run, and returns their speeds.
+    `speeds_of` takes the indices of the jobs that are still running, and returns their speeds.
     """
     ends_s = end_times_s([one.left_s for one in members], speeds_of)
     return [

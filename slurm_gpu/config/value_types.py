@@ -15,7 +15,7 @@ from slurm_gpu.errors import UsageError
 from slurm_gpu.text.units import format_duration, parse_duration
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-# Durations up to 100 years keep times within the range of dates.
+# The limit of 100 years keeps times within the range of dates.
 LONGEST_S = 100 * 366 * 86400.0
 DURATION = r"^\s*(\d+(\.\d+)?\s*[smhdw]|\d+-\d+(:\d+(:\d+)?)?|\d+:\d+(:\d+)?)\s*$"
 EVERYWHERE = "0.0.0.0"

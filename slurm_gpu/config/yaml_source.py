@@ -1,9 +1,10 @@
 """Read YAML with the position of every value, for errors that state file:line:column.
 
 PyYAML's safe composer returns nodes with marks. The nodes are converted to plain values once, and the marks
-are stored by location. Duplicate keys are errors, although YAML loaders silently use the last one. Size,
-number of values, nesting and integers are limited while reading. Values that only YAML 1.1 reads as numbers,
-in base 60 or 8 (1:30 as 90, 010 as 8), remain text, which checks do not accept as a number.
+are stored by location. Duplicate keys are errors, although YAML loaders silently use the last one. The size
+of the file, the number of values, the depth of nesting and the range of integers are limited. Values that
+only YAML 1.1 reads as numbers, in base 60 or 8 (1:30 as 90, 010 as 8), remain text, which checks do not
+accept as a number.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Location = tuple[str | int, ...]
 _MOST_BYTES = 4 * 2**20
 # PyYAML takes about 25 µs for each value; the largest policies have a few thousand.
 _MOST_VALUES = 100_000
-# PyYAML composes by recursion, and exceeds Python's limit at about 200 levels.
+# PyYAML composes recursively and exceeds Python's recursion limit at about 200 levels of nesting.
 _DEEPEST = 64
 _MERGE, _TEXT = "tag:yaml.org,2002:merge", "tag:yaml.org,2002:str"
 _NUMBERS = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
@@ -46,9 +47,9 @@ class YamlSource:
     positions: Mapping[Location, tuple[int, int]] = field(repr=False)
     key_positions: Mapping[Location, tuple[int, int]] = field(repr=False)
     texts: Mapping[Location, str] = field(default_factory=dict, repr=False)
-    """The text of each scalar value as in the file, with its quotes."""
+    """The text of each scalar value as it appears in the file, with its quotes."""
     converted: Mapping[tuple[Location, bool], str] = field(default_factory=dict, repr=False)
-    """The original text of values (False) and keys (True) that Python prints differently, such as yes."""
+    """By (location, is a key): the original text, such as yes, if Python prints it differently."""
 
     def error(self, location: Sequence[str | int], message: str, *, key: bool = False) -> InputError:
         """Return an error at the value or key of `location`, or at its nearest existing parent."""
@@ -105,7 +106,7 @@ class _Loader(yaml.SafeLoader):
             raise self.error(node.start_mark, f"{value!r} is not a valid {kind}") from error
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Limit merges before they are carried out, because each level of nesting multiplies the values."""
+        """Limit merges before they are made: each level of nesting multiplies the number of values."""
         for key, value in node.value:
             if key.tag != _MERGE:
                 continue
@@ -190,7 +191,7 @@ def parse_yaml(text: str, path: str) -> YamlSource:
 
 
 def _explained(error: yaml.MarkedYAMLError, text: str) -> tuple[yaml.Mark | None, str]:
-    """Return the position of a problem and its description, without values, which may be passwords."""
+    """Return a problem's position and its description, without any values, since these may be passwords."""
     problem, began = error.problem or str(error), error.context_mark
     if "'\\t'" in problem:
         problem = "a tab is not allowed here; use spaces"

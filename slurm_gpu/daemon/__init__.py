@@ -1,1 +1,1 @@
-"""Provide functions for all daemons: log messages, notify systemd, and return freed memory."""
+"""Provide functions for all daemons: logging, notifying systemd, and returning freed memory."""

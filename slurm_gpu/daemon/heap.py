@@ -3,7 +3,7 @@
 Memory for jobs, samples and requests is short-lived and allocated between long-lived objects. The heap of the
 C library therefore becomes fragmented, although its used part does not grow. After ten minutes of short jobs,
 4 of slurm-gpud's 8 MB were unused; after forty threads had waited for MariaDB, 44 of slurm-gpudbd's 72 MB
-were unused. The C library itself returns only free memory at the end of the heap.
+were unused. By itself, the C library returns only free memory at the end of the heap.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def give_back() -> None:
 
 
 class Heap:
-    """Returns freed memory at most once in EVERY_S, when other work calls `tend`; it causes no wake-ups."""
+    """Returns freed memory at most once every EVERY_S, when other work calls `tend`; causes no wake-ups."""
 
     def __init__(self, clock: Clock, do: Callable[[], None] = give_back) -> None:
         self._clock, self._give_back = clock, do
@@ -42,7 +42,7 @@ class Heap:
 
 @contextlib.contextmanager
 def giving_back(do: Callable[[], None] = give_back, every_s: float = EVERY_S) -> Iterator[None]:
-    """In a separate thread, return freed memory every `every_s` until the context ends."""
+    """In a separate thread, return freed memory every `every_s` seconds until the context ends."""
     stop = threading.Event()
 
     def go_on() -> None:

@@ -26,8 +26,8 @@ class JournalFormatter(logging.Formatter):
 class LineLimit(logging.Filter):
     """Limits the lines per minute of each logging call in the code, and counts the omitted lines.
 
-    This limit is needed although callers remember which messages they have logged: senders choose values in
-    messages, such as uids, addresses and names, and can vary them.
+    This limit is needed although callers remember which messages they have logged: messages contain values
+    from senders, such as uids, addresses and names, which senders can vary.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class _LineCount:
 
 
 def log_to_stderr(*, for_people: bool, line: str = "%(name)s: %(message)s") -> None:
-    """Log messages of level INFO and above in the format `line`; for people, prepend the time and level."""
+    """Log messages from level INFO up in the format `line`; with `for_people`, prepend the time and level."""
     handler = logging.StreamHandler()
     plain = logging.Formatter(f"%(asctime)s %(levelname)s {line}")
     handler.addFilter(LineLimit())

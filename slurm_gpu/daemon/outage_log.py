@@ -16,13 +16,13 @@ class OutageLog:
     """Logs the outages of one resource; methods are thread-safe.
 
     An outage that begins within AGAIN_S of the last logged failure is not logged. During an outage, the first
-    error of each other type is also logged. If `over` is None, the end of an outage is not logged, and
+    error of each further type is also logged. If `over` is None, the end of an outage is not logged, and
     failures are logged at most once every AGAIN_S. An unexpected error is logged with its traceback the first
     time that an error of its type occurs.
     """
 
     def __init__(self, log: logging.Logger, what: str, clock: Clock, over: str | None = None) -> None:
-        """Log the start of an outage with `what`, whose %s becomes the reason, and its end with `over`."""
+        """Log an outage's start with `what`, whose %s is replaced by the reason, and its end with `over`."""
         self._log, self._what, self._over, self._clock = log, what, over, clock
         self._lock = threading.Lock()
         # Whether the last attempt failed, even if the failure was not logged.

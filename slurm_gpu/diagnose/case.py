@@ -19,7 +19,7 @@ from slurm_gpu.diagnose.verdict import Cause, Evidence, Verdict
 # Shorter slowdowns are ignored.
 _PASSING_S = 45.0
 # Maximum utilisation of a worker that runs nothing: monitoring tools and the creation of a context use the
-# GPU a little.
+# GPU slightly.
 _NOTHING = 0.02
 
 
@@ -133,7 +133,7 @@ class Case:
     def span(self, signal: Signal, rows: NDArray[np.bool_]) -> tuple[float | None, float | None]:
         """Return the times at which these workers' deviation began and ended.
 
-        None means that the deviation lasted from the beginning, or until the end, of the job.
+        None means that the deviation lasted from the beginning or until the end of the job, respectively.
         """
         found = self.deviations[signal]
         first = int(np.median(found.first[rows]))

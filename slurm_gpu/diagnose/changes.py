@@ -15,7 +15,7 @@ _LEAST_BINS = 3
 
 
 class Split(NamedTuple):
-    """The change that explains the most variance of each row. Each field is an array (n_rows,)."""
+    """For each row, the change that explains the most variance. Each field is an array (n_rows,)."""
 
     at: NDArray[np.intp]
     """The first column after the change; 0 if there is no change."""
@@ -23,7 +23,7 @@ class Split(NamedTuple):
     after: Matrix
     """Means before and after the change."""
     z: Matrix
-    """The difference of the means divided by its standard error; 0 if there is no change."""
+    """The difference between the means divided by its standard error; 0 if there is no change."""
 
 
 class LevelSegment(NamedTuple):
@@ -48,8 +48,8 @@ def noise(rows: Matrix) -> Matrix:
 def split(rows: Matrix, least: int = 3) -> Split:
     """Find one change of the mean in each row (CUSUM), at least `least` values from either end.
 
-    NaN marks values that were not measured. The running time is O(rows × columns). Values that exceed the
-    row's 10 % and 90 % quantiles by more than 5 σ of the noise are first clipped.
+    NaN marks values that were not measured. The running time is O(rows × columns). Values that are below the
+    row's 10 % quantile or above its 90 % quantile by more than 5 σ of the noise are clipped first.
     """
     n_rows, n = rows.shape
     nothing = np.zeros(n_rows)

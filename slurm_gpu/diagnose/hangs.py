@@ -1,4 +1,4 @@
-"""Decide whether a job that stopped computing hangs, writes a checkpoint, loads data, or is ending."""
+"""Decide whether a job that stopped computing is hung, writing a checkpoint, loading data or ending."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ CLEAR_HANG = 0.9
 _WORKS, _RESTS = 0.4, 0.5
 # Spinning does not use tensor cores, and an evaluation uses them less than training does.
 _TENSOR_WORKS = 0.15
-# A waiting worker takes less than this share of its power during computation.
+# A waiting worker draws less than this share of its power during computation.
 _POWER_WORKS, _POWER_APART = 0.8, 0.15
 # Minimum levels of a worker that computes, as shares of its usual levels. A spinning worker uses a quarter of
-# the SMs, and rarely takes four fifths of the power.
+# the SMs, and rarely draws four fifths of the power.
 _AT_WORK = {Metric.SM_ACTIVE: 0.6, Metric.POWER: 0.9}
 # Minimum share of the usual activity in a sample that contains no part of the stall.
 _WHOLE = 0.9
@@ -52,9 +52,9 @@ STALLED_AT_END = "stalled at its end"
 
 
 def hang(case: Case) -> Verdict | None:
-    """Find a job that has computed, but is now stalled for longer than ever before.
+    """Find a job that has computed, but has now been stalled for longer than ever before.
 
-    The result is inconclusive while the job may equally be loading data.
+    The result is inconclusive as long as the job may just as well be loading data.
     """
     start = case.phases.stalled_from()
     if start is None:
@@ -196,7 +196,7 @@ def _all_idle(case: Case, first: int, stop: int) -> bool:
 
 
 def _copied(case: Case, start: int) -> bool:
-    """Return whether a GPU sent more over PCIe than computation requires when all workers stopped.
+    """Return whether, when all workers stopped, a GPU sent more over PCIe than computation requires.
 
     Such a copy precedes a long write. The result is True if the traffic is unknown.
     """
@@ -225,10 +225,10 @@ def _maybe_on_cpus(case: Case, tail: int, *, writes: bool) -> str | None:
 
 
 def _last_utilisation(util: Matrix, start: int, tail: int) -> tuple[Matrix, Matrix]:
-    """Return the utilisation of each worker at the end of the data, and before that since the stall began.
+    """Return each worker's utilisation at the end of the data, and from the start of the stall until then.
 
-    Both are NaN if unknown. Samples that are ten seconds apart are momentary values, of which the second
-    result is the minimum.
+    Both are NaN if unknown. If samples are ten seconds apart, they are momentary values, and the second
+    result is their minimum.
     """
     coarse = util.shape[1] - tail <= 1
     return median(_end(util, tail)), quantile(util[:, start:tail], 0.0 if coarse else 0.5)
@@ -340,7 +340,7 @@ def _greatest(rows: Matrix) -> float:
 
 
 def _first_to_stop(case: Case, start: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Mark workers that stopped before the others, by more than their clocks can differ."""
+    """Mark workers that stopped before the others by more than the difference between clocks can explain."""
     of = case.phases.of[:, :start]
     rows = np.zeros(case.n, dtype=bool)
     with np.errstate(invalid="ignore"):

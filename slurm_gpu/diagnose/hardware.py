@@ -21,7 +21,7 @@ from slurm_gpu.text.units import few
 FATAL_XIDS = frozenset({48, 62, 64, 74, 79, 92, 94, 95, 119, 120, 140})
 LOST = ("gpu_lost", "gpu_hung")
 LEAST_CLOCK = 0.025
-# Minimum permanent difference of clocks that is abnormal; under a power cap, clocks differ by 2 to 8 %.
+# Minimum permanent difference between clocks that is abnormal; under a power cap, clocks differ by 2 to 8 %.
 ALWAYS_LOWER = 0.06
 # Minimum deviation of the clock if the driver reports no throttling, since clocks also vary under a power
 # cap.
@@ -35,7 +35,7 @@ _AHEAD, _FAR_AHEAD = 0.05, 0.15
 _OFTEN_THROTTLED = 0.3
 # Minimum differences, as logarithms, at which a job does not count as healthy even if no rule explains them.
 _CLEARLY_BUSIER, _CLEARLY_SLOWER, _OTHER_POWER, _OTHER_CLOCK = 0.05, 0.1, 0.12, 0.15
-# Minimum difference of utilisation for the same purpose, as a fraction.
+# Minimum difference in utilisation for the same purpose, as a fraction.
 _CLEARLY_LESS_UTIL = 0.03
 # Minimum differences for the same purpose in standard deviations; an accusation requires more.
 _DOUBTFUL_Z, _DOUBTFUL_Z_OF_UTIL = 4.0, 3.0
@@ -120,7 +120,7 @@ def slow(case: Case) -> Verdict | None:
             return verdict
         return verdict.limited("of two GPUs, either may be the unusual one", most=SUSPICION)
     if Signal.BUSY not in case.deviations:
-        # Spinning takes power, so the others wait for the worker whose power fell.
+        # Spinning draws power, so the others wait for the worker whose power fell.
         odd = case.below(Signal.POWER, _LEAST_POWER) & case.has_changed(Signal.POWER) & ~starved
         if odd.any() and odd.sum() <= 0.34 * case.judged.sum():
             verdict = _verdict(case, odd, Signal.POWER, odd, 0.55, "power")
@@ -188,7 +188,8 @@ def _clock_fell(case: Case) -> NDArray[np.bool_]:
     """Mark workers whose clocks, relative to their peers, fell below the lowest earlier level.
 
     The clock of a healthy worker may seem to fall repeatedly. If steps take about as long as the interval
-    between samples, samples cover computation for some minutes, then communication with higher clocks.
+    between samples, samples fall in computation for some minutes, and then in communication, during which
+    clocks are higher.
     """
     rows = case.has_changed(Signal.CLOCK)
     for row in np.flatnonzero(rows):
@@ -280,7 +281,7 @@ def unexplained_difference(case: Case) -> Verdict | None:
             differs_by = most if signal is Signal.UTIL else abs(float(np.expm1(sign * most)))
             why = f"{who}: {what} peers, by up to {differs_by:.0%}, and the available data show no cause"
             found = _two_groups(case, rows, why, case.evidence(signal, rows))
-            # Timings of steps may prove equal work, but do not contain the time without anything to run.
+            # Timings of steps may prove equal work, but do not include time without anything to run.
             return replace(found, kind=UNEXPLAINED) if signal is Signal.UTIL else found
     return _other_clocks(case) or _busier_group(case)
 

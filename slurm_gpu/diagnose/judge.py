@@ -53,7 +53,7 @@ _CHECKS_OF_PEERS: tuple[Callable[[Case], Verdict | None], ...] = (
 _CHECKS_OF_ONE = (starved_all, slowdown)
 _CHECKS_OF_LOSSES = (unexplained_difference, recent_slowdown, stalls, lost_at_times)
 _HEALTHY = 0.8
-# Minimum time of computation: a job has less to run when it begins, and a few samples show no trend.
+# Minimum computing time: a job has less to run when it begins, and a few samples show no trend.
 _LEAST_S = 60.0
 _ENDS_S = 5.0
 _WITHOUT_ACTIVITY = (

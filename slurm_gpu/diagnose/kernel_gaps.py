@@ -2,8 +2,8 @@
 
 Between two kernels, a GPU has nothing to run for a moment. A GPU that spins in a collective operation has no
 such gaps, so its utilisation is higher by a fraction of a percent. Utilisation alone is not enough evidence,
-because the CPU may also launch kernels late. However, a worker with more work takes more power, while a
-worker with late launches takes less.
+because the CPU may also launch kernels late. However, a worker with more work draws more power, while a
+worker with late launches draws less.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MORE_POWER, _POWER_Z, _POWER_STD = 0.025, 3.0, 0.02
 
 
 def heavier_by_gaps(case: Case) -> Verdict | None:
-    """Find workers that take more power than others and, unlike them, have gaps between kernels."""
+    """Find workers that draw more power than others and, unlike them, have gaps between kernels."""
     util, power = case.signals.get(Signal.UTIL), case.signals.get(Signal.POWER)
     if util is None or power is None or Signal.BUSY in case.signals:
         return None

@@ -138,7 +138,7 @@ class LiveTable:
         return chosen
 
     def peak(self, metric: Metric, rows: NDArray[np.intp], usual: Matrix) -> Matrix:
-        """Return for each row the highest value of `usual` in this and all earlier calls.
+        """Return, for each row, the highest value of `usual` in this and all earlier calls.
 
         The maximum is kept even if a job hangs for longer than the table stores values.
         """
@@ -285,7 +285,7 @@ def _deviations(
     starts: NDArray[np.intp],
     counts: NDArray[np.intp],
 ) -> Matrix:
-    """Return each job's largest recent change of a GPU relative to its peers, in units of `least`."""
+    """Return, for each job, the largest recent change of a GPU relative to its peers, in units of `least`."""
     if metric in _RATIOS:
         with np.errstate(divide="ignore", invalid="ignore"):
             values = np.log(np.maximum(values, 0.01))
@@ -293,7 +293,7 @@ def _deviations(
     now, _ = _mean(apart[:, -_RECENT - 1 :])
     settled = apart[:, : -_SETTLED - _RECENT]
     has_past = np.isfinite(settled).sum(axis=1) >= _SETTLED
-    # At the beginning of a job, the first node to report seems to deviate far; the median ignores these bins.
+    # At the beginning of a job, the first node to report seems to deviate; the median ignores these bins.
     past = median(settled)
     moved = np.where(has_past, np.abs(now - past), np.abs(now) / _WITHOUT_PAST)
     far = moved / least

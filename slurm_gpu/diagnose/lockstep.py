@@ -28,12 +28,12 @@ _LEAST_WORKING = 0.5
 # Maximum traffic of unused links, as fractions of their capacity. Gradients of a small model use a thousandth
 # of NVLink's capacity, and input data uses some of PCIe's.
 _NO_NVLINK, _NO_PCIE = 1e-5, 0.05
-# Minimum difference of the paces of independent GPUs, as a logarithm, and maximum difference between two
+# Minimum difference between the paces of independent GPUs, as a logarithm, and maximum difference between two
 # signals.
 _PACES_APART, _SAME_PACE = 0.1, 0.3
 # Number of blocks over which the mean of traffic in bursts is steady, unless steps are long.
 _BLOCKS_OF_BURSTS = 3
-# Minimum number of samples, standard deviation and correlation of variations.
+# Minimum number of samples, and minimum standard deviation and correlation of variations.
 _LEAST_SAMPLES, _LEAST_VARIATION, _TOGETHER = 100, 0.01, 0.8
 
 
@@ -129,8 +129,8 @@ def _own_pace(case: Case) -> str | None:
             done, moved = signals[one][there], signals[other][there]
             if done.shape[1] < LEAST_BLOCKS:
                 continue
-            # A few unusual blocks change the mean of all blocks, and most short means contain no burst of
-            # long steps.
+            # Try both lengths: a few unusual blocks change the mean of all blocks, and most means of few
+            # blocks contain no burst if steps are long.
             for n in (_BLOCKS_OF_BURSTS, done.shape[1]):
                 done_by, moved_by = _paces(done, n), _paces(moved, n)
                 send = np.isfinite(done_by) & np.isfinite(moved_by)

@@ -1,4 +1,4 @@
-"""Abstain if a job may often lose time briefly, although no worker differs for long."""
+"""Abstain if a job may often lose a little time, although no worker differs for a long time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_PAUSED = 0.2
 _BEST = 0.8
 # Minimum utilisation in a pause in which GPUs wait for others; in other pauses, the job saves or loads.
 _SPINS = 0.5
-# A waiting GPU takes half the power of a computing GPU, so power falls by half of a slowdown.
+# A waiting GPU draws half the power of a computing GPU, so power falls by half as much as the pace.
 _OF_POWER = 2.0
 # Maximum values of units and links that are not in use.
 _IDLE, _IDLE_LINK = 0.01, 0.001
@@ -101,7 +101,7 @@ def _at_times(
 
 
 def _all_slower(case: Case, inside: NDArray[np.bool_]) -> Verdict | None:
-    """Find times in which all workers do less than at their better times."""
+    """Find jobs in which all workers do less, on average, than at their best pace."""
     util = case.series.get(Metric.UTIL)
     spins = True if util is None else median(util.T) >= _SPINS
     counted = case.phases.active | (inside & spins)
@@ -121,7 +121,7 @@ def _all_slower(case: Case, inside: NDArray[np.bool_]) -> Verdict | None:
     loss = 1 - (1 + float(mean(np.minimum(change, best)[None, :])[0])) / (1 + best)
     if not loss >= _LEAST_LOSS:
         return None
-    why = f"all workers do {loss:.0%} less on average than at their better times, for an unknown reason"
+    why = f"all workers do {loss:.0%} less on average than at their best pace, for an unknown reason"
     item = Evidence(text=why, metric=signal.value, value=1 - loss, expected=1.0)
     return case.verdict(Cause.INCONCLUSIVE, 0.0, kind=UNEXPLAINED, evidence=(item,), why_not=(why,))
 
@@ -132,6 +132,6 @@ def _first_used(found: dict[Signal, Matrix], signals: Sequence[Signal], least: f
 
 
 def _relative(rows: Matrix) -> Matrix:
-    """Return the relative difference of each block's median from its mean over time."""
+    """Return the relative difference between each block's median and the mean of these medians."""
     course = median(rows.T)
     return np.asarray(course / mean(course[None, :])[0] - 1)

@@ -13,7 +13,7 @@ from slurm_gpu.diagnose.trend import Trend
 from slurm_gpu.diagnose.verdict import SUSPICION, Cause, Evidence, Verdict
 
 _LEAST_JUDGED = 3
-# Minimum change of power and minimum gap to the other workers, as logarithms.
+# Minimum change in power and minimum gap to the other workers, as logarithms.
 _LEAST_MOVE, _LEAST_GAP = 0.015, 0.01
 _MANY = 5
 # Minimum fall in the power of a slow worker, as a share of the fall in the waiting workers' power.
@@ -53,7 +53,7 @@ def starving_outlier(case: Case, trend: Trend, evidence: Sequence[Evidence], lac
 def power_outlier(case: Case, trend: Trend, evidence: Sequence[Evidence]) -> Verdict | None:
     """Find the worker for which the others wait: its power fell least or most when all became slower.
 
-    A slow link changes the power of all GPUs equally. A worker with more to do takes as much power as before,
+    A slow link changes the power of all GPUs equally. A worker with more to do draws as much power as before,
     and more than the waiting workers. The power of a worker with a fault falls, sometimes further than that
     of its waiting peers.
     """

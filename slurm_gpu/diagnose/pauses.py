@@ -16,7 +16,7 @@ _IDLE = 0.1
 # Shares of time are compared in parts of one minute, because a minute covers several steps and data loads.
 _PART_S = 60.0
 _LEAST_PARTS = 2
-# Minimum increase of the share of time without computation.
+# Minimum increase in the share of time without computation.
 _LEAST_MORE = 0.1
 # More pauses than this are a pattern, such as late input. A few may be checkpoints and evaluations.
 _A_FEW = 3
@@ -25,7 +25,7 @@ _INTERVALS = 2.0
 
 
 def stalls(case: Case) -> Verdict | None:
-    """Find whether the job computes for a smaller share of the time than before, or paused for long.
+    """Find whether the job computes for less of the time than before, or paused for a long time.
 
     Other checks judge only the time in which the job computes. Regular pauses for checkpoints or evaluations
     do not change this share.

@@ -24,7 +24,7 @@ _GAP_IN_SIGMAS = 6.0
 # Minimum distances between levels: for memory as a fraction of the GPU's memory, for work as a fraction of
 # its level.
 _LEAST_GAP = {Metric.MEM_USED: 0.02, Metric.TENSOR: 0.15, Metric.SM_ACTIVE: 0.15}
-# Minimum difference of memory between two stages, as a fraction and in standard errors, and the share of
+# Minimum difference in memory between two stages, as a fraction and in standard errors, and the share of
 # pairs of stages that must differ.
 _LEAST_STEP, _STEP_IN_ERRORS, _MOST_APART = 0.004, 3.0, 0.75
 _CLEARLY = 20.0

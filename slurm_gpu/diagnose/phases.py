@@ -12,13 +12,13 @@ from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.robust import Matrix, median, middle, quantile, sigma, smooth
 from slurm_gpu.diagnose.series import Series
 
-# Maximum difference of nodes' clocks that is corrected.
+# Maximum difference between nodes' clocks that is corrected.
 OFFSET_S = 2.0
 _COMPUTES = 0.4
 # Share of the usual activity below which a job computes nothing.
 _NOTHING = 0.15
 _SHORTEST_PAUSE_S = 10.0
-# Shifts whose fit is this close to the best are equally good, since several shifts fit repeated steps.
+# Shifts whose fit is this close to the best count as equally good, since several shifts fit repeated steps.
 _AS_GOOD = 0.02
 # Approximate power of an idle GPU, as a share of the power limit.
 _IDLE_POWER = 0.12
@@ -85,7 +85,7 @@ def phases(series: Series) -> Phases:
         if matrix is None or np.isfinite(matrix).any(axis=1).mean() < 0.5:
             continue
         amount = np.maximum(matrix - _IDLE_POWER, 0.0) if metric is Metric.POWER else matrix
-        # A job that has hung for long has not trained for most of the time.
+        # A job that has hung for a long time has not trained for most of its time.
         usual = np.maximum(quantile(amount, 0.75), 0.5 * quantile(amount, 0.95))[:, None]
         if not (usual > 0.01).any():
             # The job does not use this unit, for example the tensor pipe.
@@ -93,7 +93,7 @@ def phases(series: Series) -> Phases:
         with np.errstate(invalid="ignore", divide="ignore"):
             of = np.where(usual > 0.01, amount / usual, np.nan)
         if metric in (Metric.POWER, Metric.UTIL) and (moved := traffic(series)) is not None:
-            # Spinning takes power and counts as utilisation, but it causes no traffic.
+            # Spinning draws power and counts as utilisation, but it causes no traffic.
             with np.errstate(invalid="ignore"):
                 of = np.where(moved < _QUIET_LINKS, np.minimum(of, moved), of)
         activity = median(of.T)
@@ -120,7 +120,7 @@ def traffic(series: Series) -> Matrix | None:
 
 
 def _without_short_gaps(active: NDArray[np.bool_], width_s: float) -> NDArray[np.bool_]:
-    """Mark short inactivity as active, because workers communicate in gaps that are too short for a pause."""
+    """Mark short gaps as active, because workers communicate in gaps that are too short for a pause."""
     whole = active.copy()
     for before, after in pairwise(np.flatnonzero(active)):
         if (after - before - 1) * width_s < _SHORTEST_PAUSE_S:

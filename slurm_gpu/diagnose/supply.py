@@ -32,7 +32,7 @@ _LOST_IN_TURN = 0.05
 _NEARLY_ALWAYS, _LEAST_BEHIND = 0.6, 3
 # Number of standard deviations that random deviations do not reach, even for the last of many workers.
 _BY_CHANCE = 5.5
-# If at least this share of a stage's workers lacks input in turn, all workers of the stage are assumed to.
+# If at least this share of a stage's workers lacks input in turn, all its workers are assumed to lack input.
 _MANY = 0.25
 _CPU_FULL = 0.85
 _LASTS_S = 75.0

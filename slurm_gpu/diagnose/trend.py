@@ -19,7 +19,7 @@ LEAST_TREND = 0.04
 _GREAT_FALL = 0.1
 # Minimum length of a fall, in blocks. If bins are minutes long, two of them may each contain a checkpoint.
 _LEAST_FALL = 5
-# A waiting GPU takes half the power of a computing GPU, so power falls less than the pace.
+# A waiting GPU draws half the power of a computing GPU, so power falls less than the pace.
 _LEAST_TREND_OF_POWER = 0.015
 _TREND_Z = 6.0
 # Minimum z of a fall that only makes the verdict inconclusive instead of healthy.
@@ -62,7 +62,7 @@ def find_trend(case: Case) -> Trend | None:
         job = case.job(signal)
         if job is not None and middle(job) > _IDLE:
             return _fall(case, signal, job, least)
-    # Power is a weak signal of the pace, since waiting also takes power. Traffic per step is constant.
+    # Power is a weak signal of the pace, since waiting also draws power. Traffic per step is constant.
     for signal in (Signal.NVLINK, Signal.PCIE):
         job = case.job(signal)
         used = job is not None and middle(job) > max(_IDLE / 10, _BARELY_USED * case.series.step)

@@ -122,7 +122,7 @@ class Verdict:
     """Strength of the evidence from 0 to 1, not a probability; a suspicion if below SUSPECT_BELOW."""
     evidence: tuple[Evidence, ...] = ()
     why_not: tuple[str, ...] = ()
-    """Reasons for Cause.INCONCLUSIVE; for other causes, reservations about the verdict."""
+    """Reasons for Cause.INCONCLUSIVE; for other causes, limitations of the verdict."""
     excludes_faults: bool = False
     """Whether an inconclusive verdict is still evidence that the job has no present fault."""
     coverage: float | None = None
@@ -161,7 +161,7 @@ class Verdict:
         return NEXT_STEPS[self.cause]
 
     def limited(self, *why: str, most: float = 1.0) -> Verdict:
-        """Return the verdict with these reservations added, and with a strength of at most `most`."""
+        """Return the verdict with these limitations added, and with a strength of at most `most`."""
         return replace(self, why_not=(*self.why_not, *why), strength=min(self.strength, most))
 
     def to_json(self) -> dict[str, Any]:

@@ -24,7 +24,7 @@ _POWER_SIGMAS, _LASTING_POWER = 5.0, 0.09
 # Stages with equal numbers of layers differ by 2 to 3 %. The first or last stage often has about 10 % more
 # work for its embedding or loss. Such work costs as much time as other work, but is reported as a suspicion.
 # If a stage has 6 % more work, its SM activity is higher by less, because spinning keeps some SMs active. Its
-# power is higher by half as much, because a waiting GPU takes half the power.
+# power is higher by half as much, because a waiting GPU draws half the power.
 _STAGE_TIMES, _STAGE_BUSY, _STAGE_TIMES_POWER, _SURE_STAGE_TIMES = 1.065, 1.03, 1.03, 1.12
 _STAGE_LEAST = {Signal.BUSY: _STAGE_BUSY, Signal.WORK: _STAGE_TIMES, Signal.POWER: _STAGE_TIMES_POWER}
 _STAGE_SIGMAS = 3.5
@@ -37,8 +37,8 @@ _LEAST_OF_REPLICA, _TENSOR_SIZES = 4, (8, 4, 2, 1)
 # more steps. The times of microbatches of equal length vary by 2 to 3 %; means over several seconds vary
 # at most half as much.
 _SEQUENCE_STD = 0.022, 0.0135
-# A job whose work varies by more than half of 3 % does not count as healthy: with short steps, unequal
-# sequences also have little effect on means over seconds.
+# A job whose work varies by more than 1.5 % (half of 3 %) does not count as healthy: with short steps,
+# unequal sequences also have little effect on means over seconds.
 _UNUSUAL_STD = 0.015
 _SEQUENCE_CORRELATION = 0.8
 _LEAST_SAMPLES = 100
@@ -111,7 +111,7 @@ def _minority(case: Case, rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def _others_slower(case: Case, rows: NDArray[np.bool_]) -> bool:
-    """Return whether the other workers have lower clocks, which explains why they take less power."""
+    """Return whether the other workers have lower clocks, which explains why they draw less power."""
     clocks = case.signals.get(Signal.CLOCK)
     if clocks is None or not rows.any() or rows.all():
         return False
@@ -158,7 +158,7 @@ def stages(case: Case) -> Verdict | None:
 
 
 def _apart(case: Case, each: Matrix, busiest: int, others: Matrix) -> float:
-    """Return by how much groups with equal work differ, as a standard deviation.
+    """Return how much groups with equal work differ, as a standard deviation.
 
     `each` contains the level of each worker. The result combines the differences between the other groups
     with the differences between members of a group. The differences between members are pooled over all
@@ -175,7 +175,7 @@ def _apart(case: Case, each: Matrix, busiest: int, others: Matrix) -> float:
 
 
 def replicas(case: Case) -> Verdict | None:
-    """Find replicas whose workers all take more power, because they have more work in every stage of a step.
+    """Find replicas whose workers all draw more power, because they have more work in every stage of a step.
 
     This check is used only if SM activity is unknown. The power of individual GPUs with equal work differs by
     up to a tenth, but these differences average out over a replica. The ranks of a replica are derived from
@@ -238,7 +238,7 @@ def _replica(case: Case, rows: NDArray[np.bool_], level: float, std: float) -> V
 
 
 def sequences(case: Case) -> Verdict | None:
-    """Find sequences of unequal length, which make the busiest worker change all the time.
+    """Find sequences of unequal length, because of which the busiest worker changes constantly.
 
     The signals busy and work then vary together on each worker, unlike measurement noise. Workers on the same
     node and in the same group are compared first, since they share a clock.
@@ -324,7 +324,7 @@ def _variation(
 
 
 def _shared_variation(case: Case, one: Matrix, other: Matrix) -> tuple[float, float]:
-    """Return by how much neighbours vary together, as a standard deviation, and their correlation.
+    """Return how much neighbours vary together, as a standard deviation, and their correlation.
 
     Workers of a tensor-parallel group process the same sequences, whereas noise and the times of equally long
     microbatches vary independently. Both results are 0 without a clear correlation.
@@ -376,7 +376,7 @@ def _sequence(case: Case, who: str, std: float, correlation: float) -> Verdict:
 def _sequences_by_power(case: Case) -> Verdict | None:
     """Find sequences of unequal length by power if SM activity is unknown.
 
-    A waiting GPU takes half the power, while the power of GPUs with equal work varies little. Unequal
+    A waiting GPU draws half the power, while the power of GPUs with equal work varies little. Unequal
     sequences change power independently in each sample, whereas temperature and slow loaders change it
     gradually.
     """
@@ -426,8 +426,8 @@ def _autocorrelation(own: Matrix, later: int) -> float:
 def _is_independent(nodes: Matrix) -> bool:
     """Return whether blocks differ independently.
 
-    A fault lasts, so its blocks are alike. A step that is split between two blocks causes opposite deviations
-    in them.
+    A fault persists, so the blocks that it affects are similar. A step that is split between two blocks
+    causes opposite deviations in them.
     """
     low, high = _LASTING_OF_NODES
     return low <= _autocorrelation(nodes, 1) <= high
@@ -438,8 +438,9 @@ def _node_series(case: Case, matrix: Matrix) -> Matrix:
 
     If a tensor-parallel group fills a node, all workers of the node process the same sequence. Nodes take
     samples at different moments, so an excess in one sample is missing from the next. With more averaged
-    samples, this error falls in proportion to their number, whereas the effect of sequences falls only with
-    its square root. Bins near a pause are excluded, since nodes show it at different times.
+    samples, this error falls in proportion to their number, whereas the effect of sequences falls only in
+    proportion to the square root of that number. Bins near a pause are excluded, since nodes show it at
+    different times.
     """
     n = max(1, round(_SAMPLES * max(_SAMPLE_S, refresh_interval_s(case.series)) / case.series.width_s))
     active = surely_active(case.phases, case.series)

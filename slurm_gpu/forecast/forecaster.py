@@ -1,4 +1,4 @@
-"""Train forecasts on the past, evaluate them day by day on its last part, and forecast waits.
+"""Train forecasts on past data, evaluate them day by day on its most recent part, and forecast waits.
 
 The tables and the regression are both sources of forecasts. For each of the last blocks of history, both are
 trained again on the data before the block. The recent errors of a source correct its forecasts and determine
@@ -27,7 +27,7 @@ MIN_HOURS = 4
 # Groups of similar jobs required for a regression, and with known outcomes for an estimate of accuracy.
 MIN_GROUPS = 30
 
-# Number of blocks in the evaluation; each requires one training.
+# Number of blocks in the evaluation; each source is trained again for every block.
 BLOCKS = 4
 _EVALUATED_SHARE = 0.5
 # Maximum number of sampled jobs per group: many tasks of one array give little more information than a few.
@@ -52,7 +52,7 @@ class Correction:
     source: str
     """TABLES or LEARNED."""
     shares: Mapping[str, float]
-    """By source: the probability at which forecast intervals contain the waits of INTERVAL of the jobs."""
+    """By source: the nominal probability of intervals that contain the waits of a share INTERVAL of jobs."""
     judged: int
     """Number of groups of similar jobs of this kind in the evaluation.
 
@@ -115,7 +115,7 @@ class Forecaster:
             low[of_kind], high[of_kind] = shortest_window(corrected, correction.shares[correction.source])
             middle[of_kind] = likeliest(corrected)
             source[of_kind] = correction.source
-        # The likeliest wait may be outside the interval, which then is extended to it.
+        # The likeliest wait may be outside the interval, which is then extended to include it.
         return ForecastIntervals(np.minimum(low, middle), middle, np.maximum(high, middle), source)
 
 
@@ -269,7 +269,7 @@ class _Scores:
         return float(np.average(np.abs(self.log2_ratio) <= np.log2(factor), weights=self.weight))
 
     def is_better_than(self, other: _Scores) -> bool:
-        """Return whether more forecasts are within 2x and 3x, by over one standard error between days."""
+        """Return whether more forecasts are within 2x and 3x, by more than the standard error over days."""
         near, far = (
             sum((np.abs(one.log2_ratio) <= np.log2(factor)) / 2 for factor in (2.0, 3.0))
             for one in (self, other)
@@ -281,7 +281,7 @@ class _Scores:
         return bool(n_days > 1 and mean > noise)
 
     def share(self) -> float:
-        """Return the probability at which the intervals contain the waits of INTERVAL of the jobs."""
+        """Return the nominal probability of intervals that contain the waits of a share INTERVAL of jobs."""
         order = np.argsort(self.needed)
         total = np.cumsum(self.weight[order])
         return float(np.interp(INTERVAL, total / total[-1], self.needed[order]))

@@ -125,7 +125,7 @@ def quantile(mass: Floats, share: float | Floats) -> Floats:
 
 
 def likeliest(mass: Floats) -> Floats:
-    """Return for each distribution the wait in seconds most likely to be within a factor of two of the truth.
+    """Return each distribution's wait in seconds that is most likely within a factor of two of the truth.
 
     The result is the centre of the window with the highest probability. A second, wider window has the same
     weight, so the broader of two equal peaks is chosen. The median is not used: it could lie between peaks.

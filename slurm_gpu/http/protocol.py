@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from slurm_gpu.http.server import HttpServer
 
 _HEAD_BYTES = 1 << 16
-# Maximum number of pipelined requests. Without a limit, a quarter of a MiB of requests arrives per answer and
-# takes 30 MiB of memory. No client in slurm-gpu and no browser pipelines requests.
+# Maximum number of pipelined requests. Without a limit, 256 KiB of requests would arrive per answer and take
+# 30 MiB of memory. No client in slurm-gpu and no browser pipelines requests.
 _AHEAD = 16
 _UCRED = struct.Struct("3i")  # pid, uid, gid: struct ucred of socket(7)
 
@@ -95,8 +95,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._in_body = False
         if not self.cycle.response_complete:
             self._stop_timer()
-        # If the response is complete, the timer runs on and limits the wait for the next request, because
-        # uvicorn stopped its own timer while it received the body.
+        # If the response is complete, the timer keeps running and limits the wait for the next request,
+        # because uvicorn stopped its own timer while it received the body.
         super().on_message_complete()
 
     def _require_within(self, seconds: float) -> None:

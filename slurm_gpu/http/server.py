@@ -22,11 +22,11 @@ from slurm_gpu.http.protocol import LimitedProtocol
 log = logging.getLogger(__name__)
 
 _STOP_WITHIN_S = 2
-# Interval between checks whether connections have ended, while the limit is reached.
+# Interval between checks for ended connections while the limit is reached.
 _FULL_S = 0.02
 # Number of connections accepted at once; small, because processes may share a listening socket.
 _AT_ONCE = 16
-# Pause after accept(2) failed for lack of descriptors or memory.
+# Pause after accept(2) fails for lack of descriptors or memory.
 _PAUSE_S = 1.0
 # tcpi_last_data_recv of struct tcp_info in linux/tcp.h: milliseconds since the peer sent something.
 _LAST_RECEIVED_MS = struct.Struct("52xI")
@@ -182,7 +182,7 @@ class HttpServer(uvicorn.Server):
         task.add_done_callback(self._beginning.discard)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop the server; `on_stop` must end answers that would take long."""
+        """Stop the server; `on_stop` must end answers that would take a long time."""
         self._on_stop()
         for listener in self._listeners:
             asyncio.get_running_loop().remove_reader(listener)
@@ -201,7 +201,7 @@ class HttpServer(uvicorn.Server):
 
 
 def _waited_s(connection: socket.socket) -> float:
-    """Return for how long a TCP connection has waited since its peer last sent data."""
+    """Return how long a TCP connection has waited since its peer last sent data."""
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_RECEIVED_MS.size)
     last_ms: int = _LAST_RECEIVED_MS.unpack(info)[0]
     return last_ms / 1000

@@ -37,7 +37,7 @@ class WebSettings:
 
     listen: Annotated[Address, ADDRESS, "The address of slurm-gpuweb."] = DEFAULT_LISTEN
     url: Annotated[str | None, PAGE, "The address for users, if it differs from `listen`."] = None
-    refresh_s: Annotated[float, duration(1.0, 60.0, "3s"), "Interval between reads of slurm-gpudbd."] = 3.0
+    refresh_s: Annotated[float, duration(1.0, 60.0, "3s"), "Interval between reads from slurm-gpudbd."] = 3.0
     trusted_proxies: Annotated[
         tuple[Annotated[Network, NETWORK], ...],
         Items(or_one=True),

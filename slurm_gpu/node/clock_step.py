@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 # NTP slews both clocks alike, so their difference changes only when the wall clock is stepped.
 STEP_S = 1.0
-# Repeated steps are added up and reported at most once in this time.
+# Repeated steps are added up and reported at most once per this interval.
 PAUSE_S = 60.0
 # Timestamps with a larger error than this are useless, since the driver takes up to six samples per second.
 _PLACED_WITHIN_S = 0.05
@@ -28,7 +28,7 @@ class Offset(NamedTuple):
 
 
 class Stamped(Protocol):
-    """An object with timestamps of both clocks, such as a hook event (slurm_gpu.node.allocation.hooks)."""
+    """An object with timestamps from both clocks, such as a hook event (slurm_gpu.node.allocation.hooks)."""
 
     @property
     def at_s(self) -> float:
@@ -67,7 +67,7 @@ class ClockSteps:
     def was_unchanged(self, events: Iterable[Stamped]) -> bool:
         """Return whether the wall clock has certainly not been set since an earlier process saved its offset.
 
-        Hook events (`events`) have timestamps of both clocks, so steps that were later undone are also
+        Hook events (`events`) have timestamps from both clocks, so steps that were later undone are also
         detected. Call this when slurm-gpud starts. If the result is false, the reason is logged.
         """
         if self._written is None:

@@ -39,7 +39,7 @@ _MAX_WHY = 500
 
 
 class NodeDaemon:
-    """Does all work of slurm-gpud on one node, except shipping.
+    """Does all of slurm-gpud's work on one node except shipping.
 
     Call `start` once, then `step` repeatedly, and `stop` at the end. If there is a `follower`, it takes the
     samples while only memory samples are due.

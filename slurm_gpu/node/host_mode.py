@@ -228,7 +228,7 @@ class HostJobs:
         else:
             session.job = HostRun(
                 cluster=HOST_CLUSTER + self._name,
-                # If the spool was lost, the IDs in it are unknown, but they are less than the current time.
+                # If the spool was lost, the IDs in it are unknown, but all are less than the current time.
                 job_id=self._spool.next_job_id(int(self._clock.wall())),
                 node=self._name,
                 seq=1,

@@ -240,7 +240,7 @@ def _end(plain: Mapping[str, Any]) -> End:
 
 
 def read(path: Path) -> Ledger:
-    """Read the ledger, which is empty without a file; raise OutsideError if the file cannot be read."""
+    """Read the ledger; return an empty one if there is no file; raise OutsideError if it is unreadable."""
     advice = ": no notices are sent and no jobs are ended; if you move it away, all notices are sent again"
     found = read_state(path, Ledger.from_json, advice)
     return Ledger() if found is None else found

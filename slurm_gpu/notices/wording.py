@@ -31,7 +31,7 @@ def fate_of_ended(how: str, at: str, name: str) -> str:
             f"To remove it: scancel {name}."
         )
     return (
-        f"They were cancelled at {at}. For some minutes, scontrol requeue {name} returns a batch job to the "
+        f"They were cancelled at {at}. For a few minutes, scontrol requeue {name} returns a batch job to the "
         "queue. After that, submit it again."
     )
 

@@ -95,7 +95,7 @@ class LeastFragmentation:
 
 
 def left_over(nodes: Nodes, at: NDArray[np.intp]) -> NDArray[np.float64]:
-    """Return the mean of each node's free CPUs and free GPUs, as fractions of the largest node's total."""
+    """Return, for each node, the mean of its free CPUs and GPUs as fractions of the largest node's totals."""
     cpus = nodes.free_cpus[at] / max(int(nodes.cpus.max(initial=0)), 1)
     gpus = nodes.free_mgpu[at].sum(axis=1) / (max(int(nodes.n_gpus.max(initial=0)), 1) * GPU_MGPU)
     mean: NDArray[np.float64] = (cpus + gpus) / 2

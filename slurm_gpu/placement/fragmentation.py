@@ -29,7 +29,7 @@ from slurm_gpu.simulate.jobs import ResourceRequest
 
 Floats = NDArray[np.float64]
 
-# Limits the size of temporary arrays to some tens of MB.
+# Limits the size of temporary arrays to a few tens of MB.
 _ROWS_AT_ONCE = 4096
 # Type code of a missing GPU.
 _NONE = -2

@@ -25,7 +25,7 @@ class PromiseDelays:
 
 
 def lateness_s(promised_s: int, started_s: int | None, submitted_s: int | None = None) -> int | None:
-    """Return the delay after the guaranteed start or the submission, whichever is later; None if no start."""
+    """Return the delay after the guaranteed start or, if later, the submission; None if no job started."""
     if started_s is None:
         return None
     due_s = promised_s if submitted_s is None else max(promised_s, submitted_s)

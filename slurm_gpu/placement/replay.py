@@ -44,7 +44,7 @@ class Figures:
     stranded_gpu_hours: float
     """Expected GPU-hours that the mix of the submitted jobs could not use (`StrandedMeasure.FED`)."""
     idle_gpu_hours_while_waiting: float
-    """Hours of free GPUs while at least one job that requests GPUs waited."""
+    """GPU-hours of free GPUs while at least one job that requests GPUs was waiting."""
     straddling: int
     """Number of multi-node jobs that ran in more than one zone."""
     longest_as_first_h: float
@@ -62,7 +62,7 @@ def mix_of(jobs: Jobs) -> Mix:
 
 
 def in_one_zone_where_possible(cluster: ModelCluster, jobs: Jobs) -> Jobs:
-    """Require that the nodes of each multi-node job are in one zone, if some zone could host the job."""
+    """Require the nodes of each multi-node job to be in one zone if some zone could host the job."""
     state = ModelState(cluster)
     pairs = sorted(set(zip(jobs.request.tolist(), jobs.partition.tolist(), strict=True)))
     requests = [replace(request, one_zone=request.nodes > 1) for request in jobs.requests]

@@ -28,7 +28,7 @@ class _Node:
 
 
 class NodeWeights:
-    """Choose the lightest nodes with room; among equals, like Slurm, those with the fewest free CPUs.
+    """Choose the lightest nodes with room; among equals, as in Slurm, those with the fewest free CPUs.
 
     Levels, bands and ranks are those of the daemon; without a mix, levels depend only on fullness. The
     remaining time of jobs counts if the nodes report it and `timed` is true. Weights are updated once per
@@ -69,7 +69,7 @@ class NodeWeights:
         )
 
     def _rank(self, request: ResourceRequest) -> NDArray[np.int64]:
-        """(n,): rank that counts before the weight; the same for all nodes."""
+        """(n,): rank that takes precedence over the weight; the same for all nodes."""
         return np.zeros(len(self._nodes), dtype=np.int64)
 
     def _rescore(self, nodes: Nodes) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 # The level of nodes that cannot take any GPU job: CPU-only jobs strand nothing there.
-# With `timed`, the level FULL is only for nodes that remain full for very long.
+# With `timed`, the level FULL is only for nodes that remain full for a very long time.
 FULL = 0
 # The number of states of a node with eight GPUs; on larger nodes several states share a level.
 _MOST_LEVELS = 9
@@ -27,8 +27,8 @@ _EXACT = 4
 # Number of levels below whole nodes if the remaining time of jobs counts, for nodes of any size.
 _TIMED_LEVELS = 16
 _UNIT_S = 900.0
-# Maximum of log2(1 + t / _UNIT_S), where t is the time until a node's jobs end (ten days at the maximum). One
-# doubling weighs as much as one GPU less.
+# Maximum of log2(1 + t / _UNIT_S), where t is the time until a node's jobs end (ten days at the maximum).
+# One doubling lowers the level as much as one GPU less.
 _MOST_DOUBLINGS = 10.0
 # Assumed remaining time of a node's jobs if it is unknown, for example just after the first one started.
 _UNKNOWN_S = 4 * 3600.0
@@ -83,7 +83,7 @@ class WeightScale:
     """The levels: FULL, one for each number of GPUs left up to a limit, and levels of whole nodes."""
 
     largest: int
-    """GPUs of the node with the most GPUs."""
+    """Number of GPUs of the node with the most GPUs."""
     whole_ranks: int = 1
     """Number of levels of whole nodes, which are above all other levels."""
     timed: bool = False
@@ -135,8 +135,8 @@ def _place(usable: float, most: int, largest: int) -> float:
 def _timed_place(worth: float, room: NodeCapacity, most: int, scale: WeightScale) -> float:
     """Map the GPUs left, reduced according to the time until the node is whole, linearly to the levels.
 
-    Each doubling of this time subtracts one GPU. The lowest level is FULL, for nodes with no GPU left whose
-    jobs run for very long.
+    Each doubling of this time subtracts one GPU. The lowest level is FULL, for nodes that have no GPU left
+    and whose jobs run for a very long time.
     """
     left_s = _UNKNOWN_S if room.whole_in_s is None else max(0.0, room.whole_in_s)
     doublings = min(math.log2(1 + left_s / _UNIT_S), _MOST_DOUBLINGS)
@@ -181,14 +181,14 @@ def _between(classes: list[int], start: int, end: float, levels: int) -> dict[in
 
 
 def _squeezed(level: int, levels: int, weights: int) -> int:
-    """Return a level's index among fewer weights; the last level keeps its own weight if there are two."""
+    """Return a level's index among fewer weights; with two or more, the last level has its own."""
     if weights >= levels:
         return level
     return weights - 1 if level == levels - 1 else level * (weights - 1) // (levels - 1)
 
 
 def changes(targets: Mapping[str, int], now: Mapping[str, int]) -> Mapping[int, list[str]]:
-    """Return the nodes to change by their new Weight, lowest first, because Slurm uses these nodes next."""
+    """Return the nodes to change, keyed by new Weight, lowest first, because Slurm uses these nodes next."""
     found: dict[int, list[str]] = {}
     for name, weight in targets.items():
         if name in now and now[name] != weight:

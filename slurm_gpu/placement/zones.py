@@ -73,8 +73,8 @@ def scores(zones: Sequence[ZoneLoad], demand: Mapping[JobScale, int]) -> dict[st
     """Return for each zone and scale how well the zone suits jobs of this scale, from 0 to 1000.
 
     `demand` is the mgpu allocated to, or requested by, jobs of each scale. For each scale, its own zones
-    score higher than other zones. Among equal zones, the fuller one scores higher, so that free nodes stay
-    together.
+    score higher than other zones. Among otherwise equal zones, the fuller one scores higher, so that free
+    nodes stay together.
     """
     welcome = welcome_by_zone(zones, demand)
     return {

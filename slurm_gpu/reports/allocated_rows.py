@@ -16,7 +16,7 @@ from slurm_gpu.reports.rows import RunColumns
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatedRows:
-    """The allocation of each row: `mgpu` from `began_s` on, and `from_s` to `to_s` within the period.
+    """The allocation of each row: `mgpu` from `began_s` on; the part in the period is `from_s` to `to_s`.
 
     If a row never started, `began_s` is NaN and `from_s` = `to_s` = 0. If Slurm does not report the number of
     GPUs, `mgpu` is NaN. `whole_s` is the length of the allocation in seconds, including time outside the

@@ -112,8 +112,8 @@ def export(
 ) -> Exported:
     """Write all months that overlap the period; files of other months are kept.
 
-    If an export of the same months was killed within the last hours, it is resumed. Raise OSError if a file
-    cannot be written, and DatabaseError if the database is down.
+    If an export of the same months was killed within the last few hours, it is resumed. Raise OSError if a
+    file cannot be written, and DatabaseError if the database is down.
     """
     out.mkdir(mode=0o700, parents=True, exist_ok=True)
     with database.reading() as connection:

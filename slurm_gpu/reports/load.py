@@ -140,7 +140,7 @@ def recorded_mgpu(connection: Connection, run_ids: Sequence[int]) -> dict[int, d
 
 
 def resized_parts(connection: Connection, rows: RunColumns) -> list[Sequence[Row]]:
-    """Return the parts, in order of time, of each resized run whose last row is among the rows."""
+    """Return the parts, in chronological order, of each resized run whose last row is among the rows."""
     state = rows.texts["state"]
     if not state.is_(RESIZING).any():
         return []

@@ -13,7 +13,7 @@ from slurm_gpu.database.forecasts.outcomes import ForecastOutcome, judged, outco
 from slurm_gpu.database.storage.schema import forecast
 from slurm_gpu.reports.period import ReportPeriod
 
-# Waits shorter than this count as a minute, because a factor between seconds is meaningless.
+# Waits shorter than this count as a minute, because a ratio of seconds is meaningless.
 _SHORTEST_S = 60
 
 

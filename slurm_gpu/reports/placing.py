@@ -104,7 +104,7 @@ class Placing:
 
 
 def by_node(periods: Sequence[NodePeriod]) -> dict[str, list[NodePeriod]]:
-    """Return the periods of each node in order of time."""
+    """Return the periods of each node in chronological order."""
     found: dict[str, list[NodePeriod]] = {}
     for period in sorted(periods, key=lambda period: (period.node, period.from_s)):
         found.setdefault(period.node, []).append(period)

@@ -97,7 +97,7 @@ def as_shares(
 def main_place(column: Category, run: Integers, mgpu_s: Integers, n_runs: int) -> Category:
     """Return, for each run, the name with most of its GPU time; UNKNOWN if none.
 
-    Among equal names, the first in alphabetical order is returned.
+    Among names with equal GPU time, the first in alphabetical order is returned.
     """
     if not len(run):
         return Category(column.names, np.full(n_runs, -1, np.int32))

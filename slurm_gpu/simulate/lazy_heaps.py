@@ -1,4 +1,4 @@
-"""Find the smallest key in each of many groups whose members change their keys."""
+"""Find the smallest key in each of many groups while the keys of their members change."""
 
 from __future__ import annotations
 

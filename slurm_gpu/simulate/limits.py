@@ -1,4 +1,4 @@
-"""Enforce limits on running jobs by counters with caps, such as the GPUs of one user under one rule."""
+"""Enforce limits on running jobs by capped counters, such as the GPUs of one user under one rule."""
 
 from __future__ import annotations
 

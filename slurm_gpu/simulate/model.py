@@ -36,7 +36,7 @@ def simulate(
     log: bool = False,
     progress: Callable[[int], object] = lambda _: None,
 ) -> ModelOutcome:
-    """Run all jobs to their end and return the outcome.
+    """Run all jobs to completion and return the outcome.
 
     `progress` is called from time to time with the number of finished jobs. A job that requires one zone may
     use several zones once it has waited for `zone_wait_s`. A job that fits nowhere, or exceeds a limit by

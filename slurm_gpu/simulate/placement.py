@@ -48,7 +48,7 @@ def first_devices(free_mgpu: Sequence[int], request: ResourceRequest) -> tuple[i
 
 
 class FirstFit:
-    """Slurm's default: nodes with the lowest weight first, then the order of the configuration."""
+    """Slurm's default: nodes by ascending weight, then in the order of the configuration."""
 
     def choose(self, state: ModelState, request: ResourceRequest, fitting: Nodes) -> Nodes:
         """Return the nodes with the lowest weight, all in the first node's zone if one zone is required."""

@@ -17,7 +17,7 @@ Victims = frozenset[str]
 
 
 class PreemptionFit:
-    """Tracks where preempting jobs may fit, to avoid scanning all nodes for attempts that must fail."""
+    """Tracks where preempting jobs may fit, to avoid scanning all nodes for attempts that cannot succeed."""
 
     def __init__(self, cluster: ModelCluster, shapes: Sequence[JobShape], preemption: Preemption) -> None:
         self._shapes = shapes

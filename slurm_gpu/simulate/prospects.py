@@ -29,7 +29,7 @@ class Prospects:
         self._seen = -1
 
     def when(self, request: ResourceRequest, room: Mask) -> NDArray[np.float64]:
-        """Return when each node has room for its part of a request: -inf for now, inf for never."""
+        """Return the time at which each node has room for its part of a request: -inf is now, inf never."""
         self._bring_up_to_date()
         fits = self._free[_CPUS] >= request.cpus
         if request.gpus:

@@ -190,7 +190,7 @@ class ModelQueue:
 class KindIterator:
     """Iterates over the kinds of a shape in the order of their first jobs, without changing the queue.
 
-    The caller calls `again` for a kind that may have another job: after a start, and after a line was parked.
+    The caller calls `again` for a kind that may have another job: after a start, or after a line was parked.
     """
 
     def __init__(
@@ -228,7 +228,7 @@ def _parked_s(line: _Line, now_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """The columns of all jobs, followed by copies of the one-zone jobs without that requirement."""
+    """The columns of all jobs, then those of all one-zone jobs again, without the one-zone requirement."""
 
     request: NDArray[np.int32]
     partition: NDArray[np.int32]

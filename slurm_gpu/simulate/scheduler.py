@@ -24,7 +24,7 @@ class Scheduling:
     depth: int | None = None
     """Maximum number of jobs examined per backfill pass (bf_max_job_test); None for all.
 
-    Jobs that limits delay, or that are known to be blocked, do not count.
+    Jobs that are delayed by limits or known to be blocked do not count.
     """
 
 

@@ -1,4 +1,4 @@
-"""Start a job if its limits and the free resources allow it and this would delay no reservation."""
+"""Start a job if its limits and the free resources allow this and no reservation would be delayed."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ class Starter:
     def try_to_start(
         self, job: int, now_s: float, kept: Mask | None, ahead: Collection[BackfillReservation]
     ) -> StartResult:
-        """Start a job if there is room outside reservations, or else by preemption if it may preempt.
+        """Start a job if there is room outside reservations, otherwise by preemption if the job may preempt.
 
-        The job must not use the nodes in `kept`. `ahead` contains the reservations of jobs before it.
+        The job must not use the nodes in `kept`. `ahead` contains the reservations of the jobs before it.
         """
         kind = self.queue.kinds[self.queue.kind_of(job)]
         if not self.may_start(kind.shape):

@@ -134,7 +134,7 @@ class QueuedJob:
     tres_requested: Mapping[str, float]
     """Totals by TRES name, memory in MiB: {"cpu": 8, "mem": 65536, "gres/gpu": 2, "gres/gpu:a100": 2}.
 
-    Once a job has started, this is its allocation in Slurm 22.05, which no longer reports the request.
+    In Slurm 22.05, this is the allocation once the job has started: Slurm then no longer reports the request.
     """
     tres_allocated: Mapping[str, float]
     gpu_index: Mapping[str, Mapping[str, Sequence[int]]]
@@ -144,7 +144,7 @@ class QueuedJob:
     features: str
     admin_comment: str
     most_nodes: int | None = None
-    """Upper end of the range of nodes (--nodes=1-3) that a pending job requests; None without a range."""
+    """Upper end of the range of nodes (--nodes=1-3) that a pending job requests; None if not a range."""
     tres_per_node: str = ""
     """TresPerNode as printed, such as gres:gpu:2."""
     gres_per_task: str = ""
@@ -228,7 +228,7 @@ class WaitingJob(NamedTuple):
     site_factor: int
     """The site factor of the job's priority; 0 if the site sets none."""
     tres: Mapping[str, float] = MappingProxyType({})
-    """The TRES that the job requests on the fewest allowed nodes, with memory in MiB; empty if unknown."""
+    """The TRES that the job requests for its smallest number of nodes, memory in MiB; empty if unknown."""
 
 
 class SlurmctldHost(NamedTuple):
@@ -243,7 +243,10 @@ class SlurmClient(Protocol):
     """Access to a running Slurm. Every method raises SlurmError with the reason when it fails."""
 
     def ping(self) -> None:
-        """Check that a slurmctld answers; raise SlurmError within seconds. The other methods wait longer."""
+        """Check that a slurmctld answers; raise SlurmError within seconds if none does.
+
+        The other methods wait longer.
+        """
 
     def controllers(self) -> Sequence[SlurmctldHost]:
         """Return the hosts of slurmctld, beginning with the primary. The first host that is up is active."""

@@ -44,7 +44,7 @@ _PIECE_BYTES = 1 << 20
 # Maximum length of a command in an error: enough to recognise the command, without its list of columns.
 _SHOWN_CHARACTERS = 80
 
-# Job ids per call of sacct or scontrol, well below the longest command line.
+# Job ids per call of sacct or scontrol, well below the maximum length of a command line.
 _BATCH = 500
 
 _ENVIRONMENT = {
@@ -64,8 +64,8 @@ def query_environment(environ: Mapping[str, str]) -> Mapping[str, str]:
 # Runs a command with exactly this environment and a timeout in seconds, and returns its standard output.
 # Raises SlurmError with the command and its standard error if it fails.
 CommandRunner = Callable[[Sequence[str], Mapping[str, str], float], str]
-# Runs a command with much output in the same way, but yields the output in pieces, with a timeout for each.
-# It may raise SlurmError after some pieces.
+# Runs a command in the same way, but yields its output, which may be large, in pieces, with a timeout for
+# each. It may raise SlurmError after some pieces.
 Stream = Callable[[Sequence[str], Mapping[str, str], float], Generator[str, None, None]]
 
 

@@ -82,7 +82,7 @@ def read_conf(path: Path) -> list[ConfLine]:
 
 
 def settings_named(lines: Iterable[ConfLine], key: str) -> list[ConfLine]:
-    """Return the lines with this key, ignoring case. Slurm uses the last one if a key has a single value."""
+    """Return the lines with this key, ignoring case. Slurm uses the last line if the key takes one value."""
     return [line for line in lines if line.key.lower() == key.lower()]
 
 
@@ -158,7 +158,7 @@ def _read(path: Path, directory: Path, lines: list[ConfLine], depth: int) -> Non
 
 
 def _included(name: str, path: Path, directory: Path, lines: Iterable[ConfLine]) -> Path:
-    """Return the file that an Include names, for which Slurm does not support glob patterns.
+    """Return the file that an Include names; Slurm does not support glob patterns there.
 
     A relative name is relative to the including file in 22.05, and to slurm.conf in later versions.
     """
@@ -172,7 +172,7 @@ def _included(name: str, path: Path, directory: Path, lines: Iterable[ConfLine])
 def _joined(text: str) -> Iterator[tuple[int, str]]:
     """Yield lines without comments and escapes, each with its number.
 
-    Continuation lines are joined to one line, which has the number of the first line.
+    Continuation lines are joined into one line, which has the number of the first line.
     """
     first, whole = 0, ""
     for number, line in enumerate(text.split("\n"), 1):

@@ -27,8 +27,8 @@ Unset = int | float | bool | Mapping[str, str] | None
 Version = tuple[int, ...]
 NEWEST: Version = (26, 5)
 
-# Each line of these tables contains an unset value and the fields that have it, or = with a field and its
-# other names. Fields of kind `text` are nil if unset.
+# Each line of these tables contains an unset value and the fields that have it, or = followed by a field and
+# its other names. Fields of kind `text` are nil if unset.
 _JOB_DESC = """\
 text        account acctg_freq admin_comment alloc_node array_inx assoc_comment assoc_qos batch_features
 text        burst_buffer clusters comment container cpus_per_tres default_account default_qos dependency
@@ -100,7 +100,7 @@ NO_VAL      array_task_id max_cpus time_limit
 =tres_fmt_req_str gres_req
 =tres_per_node gres
 """
-# The first version with a field, and the first version without it again.
+# The first version that has a field and, in _UNTIL, the first version that no longer has it.
 _SINCE: Mapping[str, Version] = {
     **dict.fromkeys(("assoc_comment", "max_cpus_per_socket"), (23, 2)),
     "mcs_label": (23, 11),

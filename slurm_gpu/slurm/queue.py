@@ -220,7 +220,7 @@ def _job(row: str, now_s: float, whole_nodes: str) -> CountedJob:
 
 
 def _phase(state: str, end_s: int | None, now_s: float) -> JobPhase:
-    # A requeued job is COMPLETING until its nodes are clean, with an end in the future.
+    # Until its nodes are clean, a requeued job is COMPLETING and its end is in the future.
     requeued = state == "COMPLETING" and (end_s is None or end_s > now_s)
     if state in _PENDING or requeued:
         return JobPhase.PENDING

@@ -34,7 +34,7 @@ _BUSY = "Requested nodes are busy"
 _HOUR_S = 3600
 # Flags of repeated reservations, with the days between repetitions. WEEKDAY and WEEKEND count as daily.
 _REPEATED_EACH_DAYS = {"DAILY": 1, "WEEKDAY": 1, "WEEKEND": 1, "WEEKLY": 7}
-# The largest number of repetitions that are calculated: each hour of a year.
+# The largest number of calculated repetitions: more than one for each hour of a year.
 _MAX_REPETITIONS = 10_000
 
 

@@ -24,11 +24,11 @@ log = logging.getLogger(__name__)
 _JOB_ID = re.compile(r"(?P<base>[0-9]+)(?:_(?P<task>[0-9]+|\[.*\]))?(?:\+(?P<offset>[0-9]+))?")
 # Number of parsed texts, such as TRES, that are cached because many rows have them.
 _MAX_CACHED = 4096
-# Maximum unreadable rows that one call logs; one more line reports the total.
+# Maximum number of unreadable rows that one call logs; one more line reports the total.
 _MAX_LOGGED = 20
 # MAX_SLURM_NODES of slurm.h.
 _MOST_NODES = 65536
-# Characters of an unreadable row in the log: the whole row, except for a long comment.
+# Maximum logged characters of an unreadable row: enough for a whole row without a long comment.
 _SHOWN_CHARACTERS = 2000
 
 _logged_columns: set[str] = set()
@@ -113,7 +113,7 @@ class _ParsedTexts(dict[str, Any]):
 
 
 def _cached(read: Callable[[str], Any]) -> Callable[[Column], Values]:
-    """Return a parser for a column that contains few different texts."""
+    """Return a parser for a column that contains few distinct texts."""
     parsed = _ParsedTexts(read)
     return lambda column: map(parsed.__getitem__, column)
 
@@ -276,7 +276,7 @@ def _search(pieces: Iterable[str], width: int, mark: str) -> Iterator[list[list[
 
 
 def _next_row(words: Sequence[str], start: int, width: int) -> int | None:
-    """Return the index, from `start` on, of the first row that is followed by another row or the end."""
+    """Return the index of the first row, at `start` or later, that is followed by another row or the end."""
     for index in range(start, len(words) - width):
         _, newline, last = words[index].rpartition("\n")
         if newline and words[index + width][:1] == "\n" and _JOB_ID.fullmatch(last):

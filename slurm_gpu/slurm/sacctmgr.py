@@ -45,16 +45,16 @@ QOS_FIELDS = (
     "Preempt",
     "GraceTime",
 )
-# Fields with lists of names. Each name is a limit LimitField(FIELD, NAME) = 1.
+# Fields with lists of names. Each name is represented as a limit LimitField(FIELD, NAME) = 1.
 _SETS = ("Flags", "Preempt", "QOS")
 
 # The value with which sacctmgr removes a limit.
 _REMOVED = -1
-# Names that sacctmgr reads as a single name wherever they occur.
+# Matches a name that sacctmgr reads as a single name wherever it occurs.
 _NAME = re.compile(r"[^\s,'\"|=()\x00-\x1f]+")
 _ENTITIES_PER_CALL = 200
 _LOOP = "Preemption loop"
-# slurmdbd stores Preempt as ",2,". When slurmdbd removes a name, it reads the empty end as QOS 0.
+# slurmdbd stores Preempt as ",2,". When it removes a name, it reads the empty text at the end as QOS 0.
 _PERHAPS_NO_LOOP = (
     "If `sacctmgr show qos format=name,preempt` shows no loop, restart slurmdbd (systemctl restart slurmdbd) "
     "and run the same command again; jobs are not affected. If a name was removed from the Preempt list of a "
@@ -104,7 +104,7 @@ class LimitField:
         return self.name in _SETS
 
     def show(self, value: int | None) -> str:
-        """Return the setting of the field to a value, in sacctmgr's format."""
+        """Return the argument with which sacctmgr sets the field to a value."""
         if self.is_list_item:
             return f"{self.name}{'-' if value is None else '+'}={self.item}"
         return f"{self}={'none' if value is None else self.amount(value)}"
@@ -128,7 +128,7 @@ NEW_QOS: Limits = {LimitField("GraceTime"): 0}
 class Association:
     """An account, or a user in an account, with its own limits, excluding inherited ones.
 
-    Each allowed QOS that is not inherited is a limit LimitField("QOS", NAME) = 1.
+    Each allowed QOS that is not inherited is represented as a limit LimitField("QOS", NAME) = 1.
     """
 
     account: str
@@ -149,9 +149,10 @@ class Association:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Qos:
-    """A quality of service. Its flags, and the QOS that it preempts, are limits LimitField(FIELD, NAME) = 1.
+    """A quality of service.
 
-    Every QOS has a GraceTime, in seconds.
+    Its flags, and the QOS that it preempts, are represented as limits LimitField(FIELD, NAME) = 1. Every QOS
+    has a GraceTime, in seconds.
     """
 
     name: str
@@ -234,7 +235,7 @@ class Sacctmgr:
                 raise SlurmRefusalError(f"{error}\n{_PERHAPS_NO_LOOP}") from None
 
     def add_qos(self, name: str, description: str, *, requeued: bool) -> None:
-        """Create a QOS whose preempted jobs are requeued, or preempted in the mode of slurm.conf."""
+        """Create a QOS whose jobs are requeued on preemption, or preempted in the mode of slurm.conf."""
         settings = [f"Description={description}", *(["PreemptMode=requeue"] if requeued else [])]
         self._run(
             ["sacctmgr", "--immediate", "add", "qos", _name(name), "set", *settings],

@@ -310,7 +310,7 @@ def _job(job_id: int, label: JobTexts, text: str) -> QueuedJob:
             tres_per_node=fields.word("TresPerNode"),
             gres_per_task=fields.word("TresPerTask") or fields.word("TresPerSocket"),
             het_offset=fields.number("HetJobOffset"),
-            # Test for the key first, since few jobs were resized and every job is parsed every two seconds.
+            # Test for the key first, since few jobs are resized and every job is parsed every two seconds.
             resized_s=_Fields(before_texts).epoch("ResizeTime") if "ResizeTime=" in before_texts else None,
         )
     except ValueError as error:

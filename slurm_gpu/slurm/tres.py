@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from slurm_gpu.text.hostlist import parse_indices
 
-# Slurm's NO_VALUE64 for an unknown amount, such as the energy of a node without a meter; omitted.
+# Slurm's NO_VAL64, an unknown amount such as the energy of a node without a meter; such amounts are omitted.
 _NO_VALUE = 2**64 - 2
 
 _AMOUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGTP]?)")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-# The first characters of formulas (OWASP, "CSV injection"), also in fullwidth form or after blanks.
+# The first characters of formulas (OWASP, "CSV injection"), including fullwidth forms and those after blanks.
 _FORMULA = re.compile("^\\s*[=+\\-@\uff1d\uff0b\uff0d\uff20]|^[\t\r\n]")
 
 

@@ -56,7 +56,7 @@ def parse_slurm_time(text: str) -> float:
 
 
 def parse_memory_mib(text: str) -> float:
-    """Convert "64G", "512M" or "1.5T" to MiB, in powers of 1024 like Slurm.
+    """Convert "64G", "512M" or "1.5T" to MiB, in powers of 1024 as in Slurm.
 
     A number without a unit is rejected.
     """

@@ -12,7 +12,7 @@ from slurm_gpu.wire import fields
 class DeviceFacts:
     """The facts about a device on `node` at `at_s`. The key is uuid. None means not reported by the driver.
 
-    `parent` is the GPU of a MIG instance. Bandwidths are the maximum that the links provide in one direction.
+    `parent` is the GPU of a MIG instance. Each bandwidth is the maximum of the links in one direction.
     """
 
     uuid: str

@@ -1,6 +1,6 @@
-"""Define the maximum size and a header of requests to slurm-gpudbd."""
+"""Define the maximum body size, and a header, of requests to slurm-gpudbd."""
 
-# Maximum size of a body, as sent.
+# Maximum size of a body, in bytes as sent.
 MAX_BODY_BYTES = 1 << 20
 
 # slurm-gpuweb sends this header with READS_ALL, so that slurm-gpudbd refuses a sender that may not see all

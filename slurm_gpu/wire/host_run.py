@@ -1,4 +1,4 @@
-"""Define runs on a machine without Slurm, as reported by its node: user, GPUs and time."""
+"""Define runs on a machine without Slurm, as reported by that machine: user, GPUs and time."""
 
 from __future__ import annotations
 

@@ -13,11 +13,11 @@ MAX_DEVICES = 512
 MAX_JOBS = 1000
 MAX_REASONS = 64
 MAX_HOST_VALUES = 64
-# The host value that counts the exits, in the last ten minutes, of the process that calls NVML, and the
-# value's name in version 1.
+# The host value that counts how often the process that calls NVML exited in the last ten minutes, and the
+# name of this value in version 1.
 READER_EXITS = "reader_exits"
 READER_EXITS_IN_WIRE_1 = "reader_deaths"
-# Seconds between the posts of a node's live values: while a reader requests them, and otherwise.
+# Seconds between a node's posts of live values: while a reader requests them, and at other times.
 LIVE_INTERVAL_S = 10.0
 IDLE_LIVE_INTERVAL_S = 60.0
 # Older values are outdated. The limit is the sum of the longer interval, its jitter and the duration of a

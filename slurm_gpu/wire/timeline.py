@@ -135,7 +135,7 @@ def _weights(timeline: Timeline, span: tuple[int, int] | None) -> list[int]:
 
 
 def common_bins(parts: Sequence[Timeline]) -> tuple[int, int, int]:
-    """Return the width, start and number (at most MAX_BINS) of bins that cover all parts, at least one."""
+    """Return the width, the start and the number (1 to MAX_BINS) of bins that cover all parts."""
     width_s = max(part.width_s for part in parts)
     end_s = max(part.end_s for part in parts)
     while True:

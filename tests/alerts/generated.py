@@ -1,4 +1,4 @@
-"""Generate jobs of many shapes by second, with the true use of their GPUs and the reports of their nodes.
+"""Generate jobs of many shapes, with the true use of their GPUs and their nodes' reports in each second.
 
 This module does not use slurm_gpu.alerts. It computes the truth from the observed use of the GPUs in each
 second.

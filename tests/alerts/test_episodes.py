@@ -1,4 +1,4 @@
-"""An episode begins with a sure or repeated verdict and ends once, when a verdict contradicts it."""
+"""An episode begins with a certain or repeated verdict, and ends once, when a verdict contradicts it."""
 
 from __future__ import annotations
 

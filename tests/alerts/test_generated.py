@@ -1,4 +1,4 @@
-"""Every idle job among many generated ones is reported within five minutes, and no other job."""
+"""Each idle job among many generated ones is reported within five minutes; no other job is."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Values = tuple[float, LiveDevice]
 
 
 def _values(job: Job) -> Iterator[tuple[str, list[int], list[Values]]]:
-    """Yield for each GPU all values during the job, and the seconds in which its node reports them."""
+    """Yield, for each GPU, all values during the job and the seconds in which its node reports them."""
     holders = (job.number, -job.number) if job.shared else (job.number,)
     for place, gpu in enumerate(job.gpus):
         reported = [second for second in gpu.reported if second >= job.start_s]

@@ -11,7 +11,7 @@ GPU, OTHER_GPU = ("n1", "GPU-3"), ("n1", "GPU-4")
 
 
 def statement(job: int, user: str = "alice", *, accuses: bool = True, **given: Any) -> Statement:
-    """Build a statement that is an hour old and by default accuses GPU."""
+    """Build a statement that is an hour old and, by default, accuses the device GPU."""
     values = {
         "job": str(job),
         "user": user,

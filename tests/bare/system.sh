@@ -1,4 +1,4 @@
-# Source this file to create a bare Debian in a directory. MIRROR is the Debian mirror (default: the mirror of apt).
+# Source this file to create a bare Debian system in a directory. MIRROR is the mirror (by default, apt's).
 
 # debian_mirror: print the mirror. If it prints nothing, debootstrap uses its own default.
 debian_mirror() {

@@ -55,7 +55,7 @@ def test_a_job_that_ends_before_the_other_grows_does_not_count() -> None:
         return needed_mib([job for job in jobs if job is not None], NO_HEADROOM)
 
     assert needed(0.9) == 9000
-    # The job is so slow that it may still run when the other job grows.
+    # The job is so slow that it may still be running when the other job grows.
     assert needed(0.5) == 15000
 
 

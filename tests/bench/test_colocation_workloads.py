@@ -78,7 +78,7 @@ def together(*names: str) -> bool:
 def test_figure_3_who_is_short_of_memory_and_who_is_slow_though_little_is_in_use() -> None:
     assert not together("LAMMPS", "LAMMPS")
     assert not together("vgg16", "vgg16")
-    # All other groups fit, also LAMMPS with vgg16, which ends before the peak of LAMMPS.
+    # All other groups fit, including LAMMPS with vgg16, which ends before the peak of LAMMPS.
     for one in ("googlenet", "vgg16", "LAMMPS", "GROMACS"):
         for other in ("googlenet", "GROMACS"):
             assert together(one, other)

@@ -49,8 +49,8 @@ def test_a_step_takes_every_worker_as_long(number: int) -> None:
     spent = steps.idle_s + steps.busy_s + steps.tensor_s
     waits = steps.meet_s[:, None] - spent
     assert (waits > -1e-9).all()
-    # One worker waits only while the pipeline fills and drains, with one microbatch in each
-    # other stage.
+    # One worker waits only while the pipeline fills and drains, with one microbatch in each of
+    # the other stages.
     filling = (job.pipeline - 1) * job.microbatch_s * 1.5
     assert waits.min(axis=1).max() <= filling + 0.25 * float(steps.meet_s.max()) * (job.tensor > 1) + 1e-9
     assert job.step_s == pytest.approx(float(np.median(steps.total_s)), rel=0.15)

@@ -29,7 +29,7 @@ def ranks(case: Case) -> list[list[Phase]]:
 
 
 def mean(phases: Sequence[Phase], what: str) -> float:
-    """Return the mean over time of a factor of the utilisation."""
+    """Return the mean over time of the utilisation multiplied by the factor `what`."""
     shown = [
         phase.util_pct[0] / 100 * getattr(phase.activity, what, getattr(phase.footprint, what, 1.0))
         for phase in phases

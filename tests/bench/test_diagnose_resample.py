@@ -20,7 +20,7 @@ def write_trace(
     replicas: int = 4,
     last: float = 1.6,
 ) -> None:
-    """Write forward and backward passes of 0.1 and 0.2 s ± 3 %; the last stage takes `last` times as long."""
+    """Write passes of 0.1 s forward and 0.2 s backward (± 3 %); the last stage takes `last` times as long."""
     places = np.indices((steps, microbatches, stages, replicas)).reshape(4, -1)
     noise = np.random.default_rng(1).lognormal(0, 0.03, (2, places.shape[1]))
     more = np.where(places[2] == stages - 1, last, 1.0)

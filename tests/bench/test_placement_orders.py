@@ -30,7 +30,7 @@ def test_results_are_reproducible_and_overload_rejects_some_jobs() -> None:
 
 
 def test_places_that_follow_late_cost_something() -> None:
-    """The rule keeps nodes whole only if the places of nodes are current."""
+    """The rule keeps nodes whole only if their positions in the order are updated at once."""
 
     def whole(every: int) -> float:
         order = orders(ASKED, 4, 6)["latest_fullest"]

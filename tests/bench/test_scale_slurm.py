@@ -1,4 +1,4 @@
-"""The replacement for sacct prints a job only if it is queried, like sacct."""
+"""Like sacct itself, the replacement for sacct prints a job only if that job is queried."""
 
 import subprocess
 from pathlib import Path

@@ -37,7 +37,7 @@ START_S = NOW_S - 7200
 
 
 def make_run(**changes: Any) -> Run:
-    """Return a finished run of alice on two GPUs, an hour long."""
+    """Return a finished one-hour run of alice's on two GPUs."""
     run = Run(
         id="17",
         full=True,
@@ -139,7 +139,7 @@ class Database:
         self.host_list: list[NodeMinutes] = []
         self.windows_asked = 0
         self.windows_of: Callable[[list[NodeWindow]], list[NodeWindow]] = lambda windows: windows
-        """Select the windows that have arrived when they are requested."""
+        """Returns the windows that have arrived by the time of a request."""
         self.lives: dict[str, Live] = {}
         self.reports: list[NodeReport] = []
         self.cluster_state: ClusterState | None = None

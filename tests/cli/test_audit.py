@@ -1,4 +1,4 @@
-"""`slurm-gpu audit` lists the changes to the cluster, the latest last."""
+"""`slurm-gpu audit` lists the changes to the cluster, the newest last."""
 
 from __future__ import annotations
 

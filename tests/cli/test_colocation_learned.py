@@ -1,4 +1,4 @@
-"""Speeds of sharing jobs that slurm-gpuctld learned are written as a table for training."""
+"""The speeds of GPU-sharing jobs, as learned by slurm-gpuctld, are written as a table for training."""
 
 from __future__ import annotations
 

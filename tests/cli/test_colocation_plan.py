@@ -1,4 +1,4 @@
-"""`slurm-gpu colocation plan` reports the saved price, with a planner that needs no model."""
+"""`slurm-gpu colocation plan` reports how much of the price is saved, with a planner that needs no model."""
 
 import json
 from pathlib import Path

@@ -110,7 +110,7 @@ def test_the_host_with_slurm_gpudbd_yaml_needs_slurm_gpudbd(host: Installation) 
 
 
 def test_units_that_do_not_run_as_slurm_user_are_named(host: Installation) -> None:
-    """A report that runs as another user than slurm-gpudbd would take over /var/lib/slurm-gpu."""
+    """If the report ran as a user other than slurm-gpudbd's, it would take over /var/lib/slurm-gpu."""
     findings = found(host, {DAILY: "loaded enabled active", REPORT: "loaded static inactive hpc"})
     assert [finding.level.value for finding in findings] == ["fail", "ok"]
     assert findings[0].message.startswith("slurm-gpu-report@day.service runs as hpc, but SlurmUser is slurm:")

@@ -314,7 +314,7 @@ def test_a_file_with_the_hooks_name_that_does_nothing_is_reported(installed: Ins
 @pytest.mark.parametrize("wrapped", [False, True])
 @pytest.mark.parametrize("kind", ["prolog", "epilog"])
 def test_a_hook_is_recognized_by_its_content(installed: Installation, kind: str, wrapped: bool):
-    """Recognize a copy or a wrapper under any name, and report one of the other kind."""
+    """Recognise a copy or a wrapper under any name, and report a hook of the other kind."""
     other = {"prolog": "epilog", "epilog": "prolog"}[kind]
     (installed.root / f"{kind}.d" / "10-slurm-gpu").unlink()
     for event, level in ((kind, Level.OK), (other, Level.FAIL)):

@@ -1,4 +1,4 @@
-"""`slurm-gpu doctor` reports jobs that slurmctld no longer has, but that run according to accounting."""
+"""`slurm-gpu doctor` reports jobs that slurmctld no longer has, but that accounting lists as running."""
 
 from __future__ import annotations
 

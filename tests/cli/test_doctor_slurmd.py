@@ -1,4 +1,4 @@
-"""`slurm-gpu doctor` reports nodes whose slurmd does not answer, except nodes out of service on purpose."""
+"""`slurm-gpu doctor` reports unresponsive slurmds, except on nodes that are intentionally out of service."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""`slurm-gpu doctor` waits only once for a hanging daemon, and for all daemons within one time limit."""
+"""`slurm-gpu doctor` waits for a hanging daemon only once, and for all of them within one time limit."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""`slurm-gpu doctor` reports a slurm-gpuctld that uses another placement mode than the site file."""
+"""`slurm-gpu doctor` reports a slurm-gpuctld whose placement mode differs from the site file's."""
 
 from __future__ import annotations
 

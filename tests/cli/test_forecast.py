@@ -1,4 +1,4 @@
-"""`slurm-gpu forecast` prints forecasts of pending jobs and commands, or the reason why there is none."""
+"""`slurm-gpu forecast` prints a forecast for a pending job or an sbatch command, or why there is none."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def make_host(**changes: Any) -> Host:
 
 
 def _line(slurm_gpu: CommandLine, beginning: str) -> str:
-    """Return the line after the header with this beginning, with single spaces."""
+    """Return the line below the header that begins with this text, with single spaces between words."""
     lines = [" ".join(line.split()) for line in slurm_gpu.out.splitlines()]
     return lines[next(index for index, line in enumerate(lines) if line.startswith(beginning)) + 1]
 

@@ -298,7 +298,7 @@ def test_a_team_selects_its_accounts(slurm_gpu: CommandLine):
 
 
 def test_a_parquet_file_does_not_replace_a_pipe(slurm_gpu: CommandLine, tmp_path: Path):
-    """As root, `--parquet /dev/null` would otherwise replace the device by a file."""
+    """As root, `--parquet /dev/null` would otherwise replace the device with a file."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     assert slurm_gpu("jobs", "--parquet", str(pipe)) == 2

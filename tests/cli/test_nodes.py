@@ -1,4 +1,4 @@
-"""`slurm-gpu nodes` works with the recorded Slurm, also as a process on a terminal and in a pipe."""
+"""`slurm-gpu nodes` works with the recorded Slurm, including as a process on a terminal and in a pipe."""
 
 import csv
 import dataclasses

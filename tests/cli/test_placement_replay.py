@@ -1,4 +1,4 @@
-"""`slurm-gpu placement replay` runs over the recorded Slurm, where n1, n2 and n3 have GPUs."""
+"""`slurm-gpu placement replay` works with the recorded Slurm, in which n1, n2 and n3 have GPUs."""
 
 from __future__ import annotations
 

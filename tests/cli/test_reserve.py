@@ -162,7 +162,7 @@ def test_a_request_prints_its_earliest_start(command: CommandLine) -> None:
     )
     assert command.out == (
         "Request 7: 8 a100 GPUs on 2 whole nodes for 3d, account vision. An operator decides.\n"
-        # Jobs on n1 and n2 may run for a week; a minute for the epilog follows, rounded up.
+        # Jobs on n1 and n2 may run for a week; the start allows for the epilog and is rounded up to a minute.
         "If approved now, the reservation begins Sat 2026-11-28 21:16 on n[1-2].\n"
     )
 

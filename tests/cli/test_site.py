@@ -1,4 +1,4 @@
-"""Commands report a slurmctld or munged that is down without waiting."""
+"""Commands report without delay that slurmctld or munged is down."""
 
 from pathlib import Path
 

@@ -19,7 +19,7 @@ CAPACITY_MIB = 12000.0
 
 
 def profile(name: str, *phases: tuple[float, float]) -> ApplicationProfile:
-    """Return a profile of phases (seconds, memory in MiB), with half of the GPU used."""
+    """Return a profile of phases (seconds, memory in MiB) that use half of the GPU."""
     return ApplicationProfile(
         name, "card", tuple(ProfilePhase(seconds=s, memory_mib=mib, util=0.5) for s, mib in phases)
     )

@@ -21,7 +21,7 @@ from tests.colocation.learned.nets import any_scorer
 
 
 class Rosy(KnownBelief):
-    """A belief that overestimates every pair, but with right lower bounds."""
+    """A belief that overestimates every pair, but has correct lower bounds."""
 
     def __init__(self, true: TableWorld, speeds: np.ndarray) -> None:
         super().__init__(

@@ -80,7 +80,7 @@ def test_the_same_seed_gives_the_same_log_and_the_log_played_again_gives_itself(
     replayed = simulate(world, some, Replay(ran.log), n_gpus=n_gpus)
     assert ran.log == again.log == replayed.log
     assert ran.utilisation == again.utilisation
-    # The log does not show which starts were chosen together, so the GPUs' times may be added in another
+    # The log does not show which starts were chosen together, so the GPUs' times may be added in a different
     # order.
     assert replayed.utilisation == pytest.approx(ran.utilisation, rel=1e-12)
     assert ran.memory_peak_mib == replayed.memory_peak_mib

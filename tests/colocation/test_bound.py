@@ -58,7 +58,7 @@ def test_sharing_that_cannot_pay_is_none() -> None:
 
 
 def test_three_jobs_that_share_in_pairs_end_together() -> None:
-    # Each pair has 75 s: every job runs for 150 s at 0.8, never alone.
+    # Each pair runs together for 75 s, so every job runs for 150 s at 0.8, and never alone.
     found = least_makespan(EVEN, [SharingJob(0, 120.0)] * 3)
     assert found.makespan_s == pytest.approx(225)
     assert least_makespan(EVEN, [SharingJob(0, 120.0)] * 3, most_together=1).makespan_s == pytest.approx(360)
@@ -178,8 +178,8 @@ def best_of_all(
 ) -> dict[float, list[float]]:
     """Return the shortest makespans of schedules that start jobs at multiples of a step, at most two per GPU.
 
-    The results are by cap (none, 1.25) and, under the cap, by the number of jobs that may be noticeably
-    slowed down (none, one, any).
+    The results are keyed by the cap (none, 1.25) and, under the cap, indexed by the number of jobs that may
+    be noticeably slowed down (none, one, any).
     """
     best: dict[float, list[float]] = {math.inf: [math.inf], 1.25: [math.inf] * 3}
     times = np.arange(0, last_s, step_s).tolist()
@@ -230,13 +230,13 @@ def test_no_schedule_at_all_is_shorter_than_the_bound_and_the_best_is_not_far(na
 
 
 def test_jobs_that_may_not_be_slowed_down_raise_the_bound() -> None:
-    # Two at 0.95 would take 1.05 times as long: none may, one may, both may.
+    # At 0.95, each job takes 1.05 times as long, which none, one, two or any number of jobs may do.
     world = pairs([[0.95]], A)
     some = [SharingJob(0, 95.0)] * 2
     least_s = [
         least_makespan(world, some, cap=1.06, most_slowed=most).makespan_s for most in (0, 1, 2, math.inf)
     ]
-    # A job that is not slowed down loses 1.9 s of 95 at most, which are 38 s of the 100 together.
+    # A job that must not be slowed down may lose 1.9 of its 95 s, so the two share the GPU for only 38 s.
     assert least_s[0] == pytest.approx(95 * 2 - 0.9 * 95 * 0.02 / 0.05)
     assert least_s[0] > least_s[1] > least_s[2] == least_s[3] == pytest.approx(100)
 

@@ -221,7 +221,7 @@ def test_the_lower_bound_of_a_bounded_fit_holds_at_its_confidence(most: int) -> 
         own += np.abs(found.speed - seen)[~unseen].tolist()
         assert found.deviation[unseen].mean() > predict(traits, seen).deviation[unseen].mean()
     assert 0.85 <= np.mean(above) <= 0.99
-    # A measured pair that is not fitted still counts for itself.
+    # The measurement of a pair still determines its own prediction if the pair is excluded from the fit.
     assert np.mean(own) < 0.05
 
 

@@ -1,4 +1,4 @@
-"""Pairs with unknown speeds share a GPU for a trial only if a failure keeps their jobs within the cap."""
+"""Pairs with unknown speeds share a GPU for a trial only if a failure would leave them within the cap."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_the_slowdown_of_a_whole_run_includes_time_that_was_lost_before() -> Non
 
 @st.composite
 def unknown_pairs(draw: st.DrawFn, *, is_below: bool) -> tuple[TableWorld, TrialBelief, list[SharingJob]]:
-    """Draw true and predicted speeds; with `is_below`, no true speed is below its interval."""
+    """Draw true and predicted speeds; with `is_below`, every lower bound is below the true speed."""
     n = draw(st.integers(1, 4))
 
     def matrix(least: float, most: float) -> Floats:
@@ -176,7 +176,7 @@ def test_every_job_keeps_the_cap_if_no_speed_is_below_its_interval(
 @settings(deadline=None, max_examples=20)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_with_calibrated_intervals_95_percent_of_jobs_keep_the_cap(seed: int) -> None:
-    """Errors have a standard deviation of 0.08, so one speed of twenty is below its interval."""
+    """Errors have a standard deviation of 0.08, so one speed in twenty is below its interval."""
     rng = np.random.default_rng(seed)
     n, deviation = 12, 0.08
     slowdown: list[float] = []

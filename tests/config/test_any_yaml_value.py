@@ -286,7 +286,7 @@ def _with_value(whole: Any, place: Location, value: Any) -> Any:
 
 
 def _with_key(whole: Any, place: Location, key: Any) -> Any:
-    """Return `whole` with the key added to the mapping at a place, with the value of another key there."""
+    """Return `whole` with `key` added to the mapping at `place`; its value is that of another key."""
     here = whole
     for part in place:
         here = here[part]

@@ -1,4 +1,4 @@
-"""Detect SQL that is too new for the oldest supported SQLite, 3.34 of RHEL 9, which Python uses there."""
+"""Detect SQL that is too new for the oldest supported SQLite: 3.34, which Python uses on RHEL 9."""
 
 import re
 from typing import Any

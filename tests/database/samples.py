@@ -1,4 +1,4 @@
-"""Records, accounting rows and a Slurm in memory, with defaults for all other fields."""
+"""Records, accounting rows and a Slurm in memory, with defaults for fields that a test does not set."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -59,7 +59,7 @@ def record(**given: Any) -> Record:
 
 
 def idle(**given: Any) -> Record:
-    """Return a record without samples, as if the daemon was down."""
+    """Return a record without samples, as if the daemon had been down."""
     return record(
         **{"sampled_s": 0.0, "util_hist_ms": None, "mem_used_frac": None, "energy_j": None, **given}
     )
@@ -230,7 +230,7 @@ def node(number: int, **given: Any) -> SlurmNode:
 class MemorySlurm:
     """A SlurmClient whose answers a test sets; `unavailable` makes it fail.
 
-    `questions` lists the queries of current accounting, `periods` those of earlier times.
+    `questions` lists the queries for current accounting rows, `periods` those for past periods.
     """
 
     def __init__(self, rows: Iterable[AccountingRun] = (), jobs: Iterable[QueuedJob] = ()) -> None:

@@ -50,7 +50,7 @@ class Played:
         self.reported: list[StoredVerdict] = []
         self.apps: dict[int, str] = {}
         self.resized: dict[int, tuple[int, tuple[str, ...]]] = {}
-        """The time at which a job releases nodes and the nodes that it keeps, by job."""
+        """By job: the time at which it releases nodes, and the nodes that it keeps."""
 
     def wall(self):
         return self.now_s

@@ -38,7 +38,7 @@ class Site:
 
 
 def times(submit_s: int, start_s: int | None, end_s: int | None) -> Mapping[str, str]:
-    """Return sacct's times for seconds from T0, of a job eligible at submission."""
+    """Return a job's times as sacct prints them, from seconds after T0; it is eligible at submission."""
 
     def printed(at_s: int | None) -> str:
         return "Unknown" if at_s is None else str(T0 + at_s)
@@ -109,7 +109,7 @@ def test_an_array_that_is_cancelled_in_the_queue_was_never_split(database: Datab
     site.prints({"JobID": "17_[1-3]", **never, **times(0, 50, 50)})
     (run,) = site.runs("17")
     assert (run.state, run.start_s, run.wait_h, run.run_h) == ("CANCELLED", None, None, None)
-    # Slurm's accounting has no request of an array that was never split.
+    # Slurm's accounting does not record the request of an array that was never split.
     assert (run.end_s, run.n_gpus, run.nodes) == (T0 + 50, None, "")
 
 

@@ -1,4 +1,4 @@
-"""The final tables are the same even if shipments are interleaved, lost and resent, doubled or reordered."""
+"""The final tables do not change if shipments are interleaved, lost and resent, duplicated or reordered."""
 
 import json
 from collections import defaultdict
@@ -51,9 +51,9 @@ _LISTS = {
 
 
 def _story() -> list[Delivery]:
-    """A day of a requeued job, one on two nodes, and one watched twice, in growing versions.
+    """Records of one day, in growing versions: a requeued job, one on two nodes, and one watched twice.
 
-    Meanwhile a GPU gets a new driver, and moves to another node.
+    Meanwhile, a GPU gets a new driver and moves to another node.
     """
     found: list[Delivery] = []
     for seq, seconds in ((1, 3), (2, 6), (3, 10)):

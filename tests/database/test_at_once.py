@@ -79,7 +79,7 @@ def runs_of_a_job(draw: st.DrawFn, job_id: int) -> list[AccountingRun]:
 
 @st.composite
 def deliveries(draw: st.DrawFn) -> list[list[AccountingRun]]:
-    """Draw batches of the accounting rows of three jobs, some doubled or in an earlier version."""
+    """Draw batches of the accounting rows of three jobs, some duplicated or in an earlier version."""
     rows = [one for job_id in (1, 2, 3) for one in draw(runs_of_a_job(job_id))]
     rows += [one._replace(state="RUNNING", end_s=None) for one in rows if draw(st.booleans())]
     cut = draw(st.integers(1, len(rows)))

@@ -152,7 +152,7 @@ def test_an_answer_without_runs_is_an_error(runs: Any) -> None:
 
 @contextlib.contextmanager
 def answering(path: Path, app: Any) -> Iterator[SiteConfig]:
-    """Return a site whose slurm-gpudbd is an ASGI application."""
+    """Return the settings of a site whose slurm-gpudbd is an ASGI application."""
     clock = SystemClock()
     uvicorn = make_server(
         app, IngestServer(_none_ships, StallDetector("nothing waits", clock), BodyBudget(clock))

@@ -26,7 +26,7 @@ from tests.database.conftest import empty
 from tests.database.samples import CLUSTER, T0, FakeClock, MemorySlurm, gpu, host, queued, record
 from tests.database.test_fast_decoder import full
 
-# Values of every type, also outside the limits of all quantities, names and times.
+# Values of every type, including values outside the limits of all quantities, names and times.
 NONSENSE = st.sampled_from(
     [2**64 - 1, 2**32 - 1, -1, -1e300, 1e300, 10**400, "", "\x00", [], [1], {"a b": 1}]
 )
@@ -39,7 +39,7 @@ DEVICE = gpu(parent="GPU-0", gpu_instance=1, compute_instance=0, nvlink_bytes_pe
 
 
 def wrong(name: str, wire: dict[str, Any], nonsense: Any) -> Any:
-    """Replace a field, or the last number of a list, by nonsense."""
+    """Replace a field, or the last number of a list, with nonsense."""
     value = wire[name]
     if isinstance(value, list) and isinstance(nonsense, int | float):
         return [*value[:-1], nonsense]

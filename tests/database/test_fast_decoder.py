@@ -23,7 +23,7 @@ from tests.database.samples import T0, record, timeline
 
 
 def full() -> Record:
-    """Return a record in which no field is a gap."""
+    """Return a record in which every field has a value."""
     names: dict[str, list[str]] = {}
     for item in dataclasses.fields(Record):
         names.setdefault(str(item.type), []).append(item.name)

@@ -40,7 +40,7 @@ def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Data
     database.upgrade()
 
     def fill(is_full: bool) -> None:
-        """Raise the error of InnoDB on a full disk, which tests cannot fill."""
+        """Let inserts raise InnoDB's error for a full disk, because tests cannot fill a real one."""
         with database.engine.begin() as connection:
             connection.execute(text("DROP TRIGGER IF EXISTS no_room"))
             if is_full:

@@ -100,7 +100,7 @@ def is_shared(text: str) -> bool:
 
 
 def asked(text: str, mgpu: int) -> int | None:
-    """Return the GPUs requested without nodes: the size of shards and MPS is then unknown."""
+    """Return the GPUs requested if no nodes are known: the sizes of shards and MPS are then unknown."""
     return None if is_shared(text) else mgpu
 
 

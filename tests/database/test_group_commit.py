@@ -12,8 +12,8 @@ Item = tuple[str, int]
 class Transactions:
     """A recorder of the committed groups.
 
-    An item of "bad" fails, and one of a `locked` sender after `locked_s`, or much longer if the caller waits.
-    With an item of "off" the database is unreachable.
+    An item from the sender "bad" fails. An item from a `locked` sender fails after `locked_s`, or after 5 s
+    if the caller waits. With an item from "off", the database becomes unreachable.
     """
 
     def __init__(self, locked: Iterable[str] = (), locked_s: float = 0.001) -> None:

@@ -30,7 +30,7 @@ class Import:
 
 @dataclass
 class Daemon:
-    """The heartbeat of slurm-gpudbd, with requests that a test ends."""
+    """The heartbeat of slurm-gpudbd, and requests that continue until the test ends them."""
 
     systemd: socket.socket
     clock: FakeClock

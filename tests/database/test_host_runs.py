@@ -114,7 +114,7 @@ def test_an_id_that_came_round_again_after_a_node_lost_its_memory_is_the_new_run
 def test_a_run_gets_the_uid_of_the_name_here_when_it_is_reported(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Test access by name, whatever the uid on the machine, but not for a later user with the name."""
+    """Test access by user name, whatever the machine's uid, except for a later user with the same name."""
     uids = {"alice": ALICE.uid}
     monkeypatch.setattr("slurm_gpu.database.ingest.intake.uid_of", uids.get)
     ship(database, RUN)

@@ -25,7 +25,7 @@ _DAY_S = 86400
 
 
 def history(days: int = 2) -> list[AccountingRun]:
-    """Return jobs over `days` × 40 days: one that was requeued, and some that are pending or running."""
+    """Return jobs over `days` × 40 days, including a requeued one and some that are pending or running."""
     rows = requeued(1000)
     for n in range(1, 41):
         start_s = T0 - days * n * _DAY_S

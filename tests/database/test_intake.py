@@ -155,7 +155,7 @@ def test_a_job_that_was_never_on_the_node_is_denied_by_accounting(database: Data
 
 
 def test_the_rest_of_a_resized_job_denies_no_earlier_record(database: Database) -> None:
-    """Test a row after a resize with the start of the whole run; the earlier row may arrive later."""
+    """Test a row after a resize that has the whole run's start; the earlier row may arrive later."""
     resized_s = T0 + 5000
     account(database, row(nodes="n2", submit_s=resized_s, start_s=T0, end_s=T0 + 10_000, elapsed_s=10_000))
     before = record(first_s=T0 + 1000, last_s=resized_s)

@@ -115,7 +115,7 @@ def test_matching_a_flood_of_records_of_one_job_is_bounded(monkeypatch: pytest.M
     st.integers(-20, 20),
 )
 def test_every_record_of_a_known_run_is_that_runs(lengths: list[int], n_missing: int, off_s: int) -> None:
-    """Test any number of missing first runs, with roughly right clocks and runs that are not too short."""
+    """Test any number of missing first runs, with roughly correct clocks and runs of sufficient length."""
     runs, records, began = [], [], 10_000
     for n, length in enumerate(lengths):
         ended = began + 100 + length
@@ -140,7 +140,7 @@ def test_a_flood_of_records_is_not_compared_with_each_of_a_jobs_many_runs(
     monkeypatch.setattr(match, "_overlap_s", overlap_s)
     runs = [_run(n, 1000 + 100 * n, 1090 + 100 * n) for n in range(1000)]
     records = [_record(1000 + 100 * n, 1090 + 100 * n, restart=n) for n in range(1000)]
-    # Forged records match no run by order, and are long.
+    # Forged records are long, and cannot be matched to runs by their order.
     forged = [_record(0, 10**9, restart=10**6 + n) for n in range(5000)]
     assert _all_found(runs, *records, *forged)[:1000] == list(range(1000))
     assert n_calls <= 1_500_000, "all runs for all records are six millions"

@@ -1,4 +1,4 @@
-"""Test shipments except records and events: the other parts, the sender's permissions, the answer."""
+"""Test shipments, except their records and events: other parts, the sender's permissions, the answer."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Packed values are restored unchanged, also in later releases, and take a third of the space."""
+"""Packed values are restored unchanged, even in later releases, and take a third of the space."""
 
 import base64
 import json

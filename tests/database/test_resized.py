@@ -1,4 +1,4 @@
-"""A job that is shrunk while it runs is one run, for any rows of Slurm's accounting.
+"""A job that is shrunk while it runs is one run, regardless of the rows that Slurm's accounting has.
 
 The rows are as Slurm 22.05 wrote them when a job on n[1-3] was shrunk twice.
 """
@@ -61,7 +61,7 @@ def _rows(*, has_own_start: bool) -> list[AccountingRun]:
 
 
 def _watch(n: int, until_h: float, *, watched: float = 1.0, **given: Any) -> Record:
-    """Return the record of node n with a GPU allocated for `until_h`, sampled for a part `watched` of it."""
+    """Return node n's record of a GPU allocated for `until_h`, of which the fraction `watched` is sampled."""
     allocated_s = until_h * HOUR
     sampled_s = watched * allocated_s
     return record(

@@ -159,7 +159,7 @@ def test_a_record_that_came_before_its_run_moves_to_it(database: Database) -> No
 
 
 def test_records_of_a_run_missing_in_accounting_count_for_no_other(database: Database) -> None:
-    """Test the records of the first of three runs, each of which begins within seconds of the last end."""
+    """Test the records of the first of three runs that follow each other within seconds."""
     runs = [row(submit_s=T0 + n, start_s=T0 + 110 * n, end_s=T0 + 110 * n + 100) for n in range(3)]
     runs = [item._replace(state="REQUEUED" if n < 2 else "COMPLETED") for n, item in enumerate(runs)]
     for n in range(3):

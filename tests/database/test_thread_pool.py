@@ -9,7 +9,7 @@ from slurm_gpu.errors import DatabaseError
 
 
 class Work:
-    """Double numbers once released; odd numbers have no result, and 13 raises MemoryError."""
+    """Doubles numbers once released; odd numbers have no result, and 13 raises MemoryError."""
 
     def __init__(self) -> None:
         self.may_begin, self.begun = threading.Event(), threading.Semaphore(0)

@@ -26,7 +26,7 @@ def well(**more) -> Training:
 
 
 def throttled(by: float = 0.15, at_s: int = AT_S, stop_s: int | None = None, seed: int = 1) -> Training:
-    """Return a training run in which the clock of GPU 5 falls, as by heat."""
+    """Return a training run in which the clock of GPU 5 falls, as if because of heat."""
     training = well(seed=seed)
     training.clock[5, at_s:stop_s] *= 1 - by
     training.throttle[5, at_s:stop_s] = 0.8

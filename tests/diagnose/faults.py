@@ -53,7 +53,7 @@ def as_series(training, values, **more):
 
 
 def in_steps_of(seconds, training, ahead=(0, 0)):
-    """Return a training run of long steps each second: computing, then a third of the time communication.
+    """Return a training run with steps of `seconds`: two thirds computing, then one third communication.
 
     `ahead` contains the seconds by which the clocks of its nodes are ahead.
     """
@@ -68,7 +68,7 @@ def in_steps_of(seconds, training, ahead=(0, 0)):
 
 
 def as_read(training, values, each=10, phases=(0, 4)):
-    """Average values like nodes that read their counters every `each` seconds, at different moments.
+    """Average values as nodes do that read their counters every `each` seconds, at different moments.
 
     Utilisation and memory are read each second.
     """

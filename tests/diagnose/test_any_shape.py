@@ -75,7 +75,7 @@ def test_a_long_list_of_ranks_is_shortened():
 
 
 def varied(n: int, sigma: float, rare: float) -> Verdict:
-    """Judge equal workers, in which a share `rare` of all microbatches takes ten times the usual time."""
+    """Judge equal workers with a share `rare` of microbatches that take ten times the usual time."""
     random = np.random.default_rng(1)
     forward, backward = (1 + sigma * random.standard_normal((n, 1, 40, 1)) for _ in range(2))
     forward[random.random(forward.shape) < rare] *= 10
@@ -303,7 +303,7 @@ def independent(training: Training) -> dict[Metric, np.ndarray]:
 @pytest.mark.parametrize("metrics", [EVERYTHING, OLDER], ids=["hopper", "older"])
 @pytest.mark.parametrize("n", [2, 4, 8])
 def test_independent_workers_are_not_compared(n, metrics):
-    """Such workers belong to a parameter server, an asynchronous training, or trials of one search."""
+    """Such workers use a parameter server, train asynchronously, or run the trials of one search."""
     training = Training(n=n, metrics=metrics)
     training.work[: n // 2] = 1.5
     verdict = diagnose(as_series(training, independent(training)))

@@ -261,7 +261,7 @@ class TestHang:
         ],
     )
     def test_the_first_may_evaluate_on_cpus_while_the_others_wait(self, cpu, seconds, suspect):
-        """Such an evaluation is short and uses CPUs; without data of hosts, a hang is only a suspicion."""
+        """Such an evaluation is short and uses CPUs; without host data, a hang is only suspected."""
         training, values = a_hang(n_bins=480 + seconds)
         values[Metric.UTIL][:, training.at(8) :] = 1.0
         values[Metric.UTIL][0, training.at(8) :] = 0.0

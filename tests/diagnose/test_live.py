@@ -28,7 +28,7 @@ TRAINS = {
 
 
 def strays(bins: int, *, begins: int, busier: float) -> float:
-    """Return the deviation of GPU 5, which is `busier` in the last minute; nodes start `begins` apart."""
+    """Return the deviation of GPU 5, which is `busier` in the last minute; n2 starts `begins` bins late."""
     table, noise = LiveTable(), np.random.default_rng(1)
     for number in range(bins):
         data = []

@@ -56,7 +56,7 @@ def test_equal_times_of_steps_do_not_explain_gaps():
 
 
 def fault(kind: str, on: np.ndarray, **more) -> tuple[Training, float]:
-    """Return a training with a fault at these times, and the share of the time that it costs."""
+    """Return a training run with a fault at these times, and the share of the time that it costs."""
     training = Training(**more)
     match kind:
         case "slow GPU":

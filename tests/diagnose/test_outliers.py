@@ -95,7 +95,7 @@ class TestWithoutActivity:
 
 
 class TestWaitForData:
-    """All workers are slower, so utilisation falls by a part of the slowdown."""
+    """All workers are slower, so utilisation falls by only a part of the slowdown."""
 
     @pytest.mark.parametrize("metrics", [OLDER, None])
     def test_a_worker(self, metrics):

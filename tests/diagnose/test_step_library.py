@@ -1,4 +1,4 @@
-"""Real processes write timings with slurm_gpu_steps.py, may be killed, and the files are read."""
+"""Real processes write timings with slurm_gpu_steps.py; their files can be read even after a kill."""
 
 import os
 import signal
@@ -34,7 +34,7 @@ for number in range({steps}):
 
 
 def a_rank(directory: Path, rank: int, *, seconds=0.004, steps=6, every=1) -> "subprocess.Popen[str]":
-    """Start a rank of a training run on two nodes of two GPUs, like torchrun."""
+    """Start a rank of a training run on two nodes with two GPUs each, as torchrun does."""
     script = TRAINING.format(
         folder=str(FILE.parent), directory=str(directory), every=every, steps=steps, seconds=seconds
     )

@@ -153,7 +153,7 @@ class TestImbalance:
         assert verdict.finds_nothing
 
     def test_a_replica_with_more_to_do_is_reported_by_the_power_of_all_its_gpus(self):
-        """Each single GPU of the replica deviates no more than GPUs with equal work."""
+        """Individually, the replica's GPUs deviate no more than GPUs with equal work do."""
         training = Training(n=32, metrics=OLDER)
         replica = np.flatnonzero(np.arange(32) // 2 % 4 == 1)  # pp=4, dp=4, tp=2
         training.work[replica] *= 1.12

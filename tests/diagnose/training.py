@@ -1,4 +1,4 @@
-"""Simulate a synchronous training in which computing times determine the metrics of every worker.
+"""Simulate a synchronous training run in which computing times determine every worker's metrics.
 
 In each step, all workers spin until the slowest has finished; their counters follow from these times. The
 model is small, and has no irregularities of real clusters except those that a test adds.
@@ -33,11 +33,11 @@ class Training:
     metrics: tuple[Metric, ...] = EVERYTHING
     clock: np.ndarray = field(init=False)
     work: np.ndarray = field(init=False)
-    """Share of each step; 1 is equal for all."""
+    """Relative amount of work in each step; 1 if all workers have the same amount."""
     speed: np.ndarray = field(init=False)
     """The GPU's speed except for its clock, such as that of its memory."""
     talk: np.ndarray = field(init=False)
-    """Seconds of a step that communication takes, where computing takes 1."""
+    """Seconds of communication in each step, relative to one second of computing."""
     fetch: np.ndarray = field(init=False)
     """Seconds of a step in which the GPU has nothing to run."""
     runs: np.ndarray = field(init=False)

@@ -33,7 +33,7 @@ def made_up_runs(n: int = 500, days: float = 8.0, seed: int = 0, until_s: float 
 
 
 def with_other_future(runs: Runs, now_s: float) -> Runs:
-    """Return the runs as known at `now_s`, with another future: new jobs removed, other starts and ends."""
+    """Return the runs known at `now_s` with a different future: new jobs removed, other starts and ends."""
     here = runs[runs.eligible_s <= now_s]
     rng = np.random.default_rng(99)
     columns = {name: getattr(here, name).copy() for name in Runs.__slots__}

@@ -33,7 +33,7 @@ _RUNNING = ("--wrap=sleep 300",)
 
 @dataclass(frozen=True)
 class Request:
-    """A submission with the amount of each task; its job name repeats the amount, to count the queue."""
+    """A submission and the amount of each task; the job name contains the amount, for counting the queue."""
 
     options: tuple[str, ...]
     each: int = 1
@@ -202,7 +202,7 @@ class Submitters:
 
 @dataclass
 class Play:
-    """A round being played."""
+    """A round in progress."""
 
     lab: Lab
     kind: Kind
@@ -217,7 +217,7 @@ class Play:
         self.round = Round(self.kind.name, self.counted_by, self.number, self.kind.limit)
 
     def run(self) -> Round:
-        """Play the round, and leave the queue as it is after the last step."""
+        """Run the round, and leave the queue as it is after the last step."""
         start = time.monotonic()
         self.apply()
         with Submitters(self.lab, self.kind, running=self.number % 2 == 0):

@@ -178,7 +178,7 @@ def test_a_process_on_a_gpu_of_another_job_is_reported(lab: Lab) -> None:
         cwd="/",
     ) as intruder:
         try:
-            # It is checked every 5 s, and logged after 5 s.
+            # Processes are checked every 5 s, and an intruder is logged after 5 s.
             log = lab.daemons["slurm-gpud-n1"].log
             line = f"intruder on {gpu.uuid}, allocated to job {job}"
             wait_for(lambda: line in log.read_text(), 60, "slurm-gpud logs it", interval_s=0.5)

@@ -44,7 +44,7 @@ USE = {
 SUITED = ("ant", "bee", "cat", "dog")
 WORK_S = 30
 MOST_SLOWED = 1.25
-"""No job of a pair of SUITED applications is slowed down more."""
+"""In a pair of SUITED applications, neither job is slowed down by a larger factor."""
 CAP = 1.5
 CAPPED = f"goal: considerate, slowdown: {CAP}"
 LONG_S = 240
@@ -76,7 +76,7 @@ def snapshot_has_colocation(lab: Lab) -> bool:
 
 
 def is_published(lab: Lab, key: str) -> bool:
-    """Return whether job_submit.lua has the shards of such jobs, shortly after slurm-gpuctld."""
+    """Return whether the snapshot for job_submit.lua contains the shards of such jobs."""
     return f"\nshare {key} " in (lab.layout.controller_run / "snapshot.txt").read_text()
 
 
@@ -97,7 +97,7 @@ def submit(lab: Lab, application: str, seconds: float = WORK_S, phases: str | No
 
 
 def run_all(lab: Lab, jobs: list[int], within_s: float = DEADLINE_S) -> tuple[float, dict[int, str]]:
-    """Wait for all jobs; return the seconds from first start to last end, by simgpu, and how each ended."""
+    """Wait for all jobs; return simgpu's time from first start to last end, in s, and how each job ended."""
     wait_for(
         lambda: not lab.output(["squeue", "-h", "-o", "%i"]).split(),
         within_s,
@@ -174,7 +174,7 @@ def test_twelve_jobs_share_two_gpus_in_three_quarters_of_the_time(lab: Lab) -> N
 
 
 def met_for_long(course: Course) -> set[tuple[str, str]]:
-    """Return the co-runners of over a third of a run; those of less than a fifth are not learned."""
+    """Return the co-runners present for over a third of a run; below a fifth, they are not learned."""
     ends = [*(from_s for from_s, _, _ in course.stretches[1:]), course.ended_s or course.began_s]
     beside_s: dict[str, float] = defaultdict(float)
     for (from_s, others, _), to_s in zip(course.stretches, ends, strict=True):
@@ -266,7 +266,7 @@ def together(lab: Lab, jobs: list[int]) -> list[int]:
 
 
 def gpu_of(output: str) -> str:
-    """Return the GPU of a job's shards: "IDX:1" on 22.05; from 24.11 on "0/8,2/8", the shards of each GPU."""
+    """Return the GPU of a job's shards from "IDX:1" (22.05) or "0/8,2/8", the shards of each GPU (24.11)."""
     if (index := output.removeprefix("IDX:")) != output:
         return index
     (gpu,) = (at for at, part in enumerate(output.split(",")) if not part.startswith("0/"))

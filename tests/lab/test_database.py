@@ -63,7 +63,7 @@ def test_a_three_second_job_has_one_run_with_one_record(lab: Lab, database: Data
     assert run.coverage is not None
     assert run.elapsed_s is not None
     allocated_s = share.end_s - share.start_s
-    # Up to 1 s is Slurm's rounding; more is a wait for the prolog, before the GPUs were allocated.
+    # Up to 1 s is Slurm's rounding; a longer time is the wait for the prolog, before GPUs are allocated.
     not_held_s = run.elapsed_s - allocated_s
     possible = [1.0] * (not_held_s < 1.1) + [allocated_s / run.elapsed_s] * (not_held_s > 0.9)
     assert any(run.coverage == pytest.approx(coverage, abs=0.05) for coverage in possible), possible
@@ -247,7 +247,7 @@ def test_no_file_of_a_node_contains_a_database_password(lab: Lab) -> None:
 def _files(root: Path) -> Iterator[Path]:
     for directory, directories, names in os.walk(root):
         if Path(directory) == root:
-            # MariaDB's tables hold hashes; view/ is the interpreter.
+            # MariaDB's tables contain hashes; view/ is the interpreter.
             directories[:] = sorted(set(directories) - {"view", "mariadb"})
         paths = (Path(directory) / name for name in names)
         yield from (path for path in paths if path.is_file() and not path.is_symlink())

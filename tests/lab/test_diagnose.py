@@ -9,7 +9,7 @@ from slurm_gpu.diagnose.verdict import Cause
 from tests.lab.conftest import LabWith
 
 WELL_S, ILL_S = 120, 240
-"""The watch reports links that are slow for all workers after at least 168 s."""
+"""If links are slow for all workers, the watch takes at least 168 s to report this."""
 SEED, SIZE = 1, 0.3
 
 

@@ -148,7 +148,10 @@ def submitted(lab: Lab, user: str, options: str) -> tuple[Fate, int]:
 
 
 def state(lab: Lab, job: int) -> str:
-    """Return for example "PENDING PartitionDown", for an array only of the remaining record."""
+    """Return the state and reason, such as "PENDING PartitionDown".
+
+    For an array, return those of the tasks that are not split off.
+    """
     argv = ["squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T %r"]
     return lab.output(argv).partition("\n")[0]
 

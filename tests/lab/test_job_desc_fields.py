@@ -86,7 +86,7 @@ def install(lab: Lab, text: str) -> None:
 
 @pytest.fixture(scope="module")
 def found(lab_with: Callable[..., Lab]) -> Iterator[set[tuple[str, ...]]]:
-    """Return (table, field, type, value) of all fields at a submission, and of a pending job before it."""
+    """Return (table, field, type, value) of all fields at a submission, and of an earlier, pending job."""
     lab = lab_with(services=False, native_limits=False)
     log = lab.layout.log / "job_desc_fields"
     log.touch()

@@ -66,7 +66,7 @@ def sbatch(lab: Lab, *arguments: str, user: str = "alice") -> subprocess.Complet
 
 
 def message_lines(result: subprocess.CompletedProcess[str]) -> list[str]:
-    """Return the message of our script, without sbatch's prefix, its last line, and the age of usage."""
+    """Return our script's message without the prefix and last line of sbatch and without "just submitted"."""
     lines = [
         re.sub(r" \(\d+ just submitted\)", "", line.removeprefix("sbatch: error: "))
         for line in result.stderr.splitlines()
@@ -278,7 +278,7 @@ def alone(lab: Lab, tmp_path: Path) -> Iterator[Lab]:
 def test_defaults_of_a_partition_do_not_bypass_limits(
     alone: Lab, asked: tuple[str, ...], wanted: tuple[str, ...], instead: tuple[str, ...]
 ) -> None:
-    """Test defaults for whole nodes, with four GPUs each, and for time."""
+    """Test the defaults for whole nodes with four GPUs each, and for the time limit."""
     job = alone.submit("alice", *asked, "--begin=now+1hour", "--output=/dev/null", "--wrap=true")
 
     def update(*changes: str) -> bool:
@@ -303,7 +303,7 @@ def test_a_broken_policy_is_not_installed_and_the_running_one_stays(lab: Lab, tm
 
 @pytest.mark.long
 def test_tries_are_forgotten_even_on_a_silent_cluster(lab: Lab) -> None:
-    """Test that tries without a job are forgotten, although no job changes afterwards."""
+    """Test that attempts that create no job are forgotten, even if no job changes afterwards."""
 
     def passes(*options: str) -> bool:
         return sbatch(lab, *options, *PENDING).returncode == 0

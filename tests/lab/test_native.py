@@ -100,7 +100,7 @@ def queue(lab: Lab) -> dict[str, str]:
 
 
 def lost_script(lab: Lab) -> None:
-    """Replace our script by one that accepts every job."""
+    """Replace our script with one that accepts every job."""
     script = lab.layout.etc / "job_submit.lua"
     newer = int(script.stat().st_mtime) + 1
     script.write_text(NO_OP)

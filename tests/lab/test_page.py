@@ -24,7 +24,7 @@ SignIn = Callable[[str], browsing.Tab]
 
 @pytest.fixture
 def sign_in(lab: Lab) -> Iterator[SignIn]:
-    """Open the link that `slurm-gpu web` prints for a user, in a browser."""
+    """Return a function that opens a user's link from `slurm-gpu web` in a browser."""
     tabs = []
     with browsing.chromium() as browser:
 

@@ -53,7 +53,7 @@ def apply(lab: Lab, directory: Path, per: str, limit: int) -> str:
 
 
 def wait_for_reasons(lab: Lab, expected: dict[str, int]) -> None:
-    """Wait until this many pending or running jobs have each reason; running jobs have None."""
+    """Wait until each reason has its expected number of jobs; running jobs have the reason None."""
 
     def reasons() -> Counter[str]:
         return Counter(lab.output(["squeue", "-h", "-o", "%r"]).split())

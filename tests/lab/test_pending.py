@@ -36,7 +36,7 @@ def lab(lab_with: Callable[..., Lab], tmp_path: Path, request: pytest.FixtureReq
 
 
 def run(lab: Lab, n: int) -> bool:
-    """Return whether this many jobs run, also in the snapshot if there is one."""
+    """Return whether this many jobs are running according to Slurm and, if there is one, the snapshot."""
     snapshot = lab.layout.controller_run / "snapshot.txt"
     if snapshot.exists() and f"jobs_run={n} " not in snapshot.read_text():
         return False

@@ -354,7 +354,7 @@ def fullest(busy: dict[str, int]) -> set[str]:
 @pytest.mark.long
 def test_after_random_fills_and_drains_a_job_goes_to_the_fullest_node_each_time(cluster: Cluster) -> None:
     def hits(mode: str) -> int:
-        """Return how many of 20 jobs started on a fullest node; jobs start and end alike in every mode."""
+        """Return how many of 20 jobs started on one of the fullest nodes; each mode gets the same jobs."""
         rng, right = random.Random(7), 0
         cluster.empty()
         cluster.run_in(mode)

@@ -77,7 +77,7 @@ def apply(lab: Lab, policy: str) -> None:
 
 
 def submit(lab: Lab, one: Submission, jobs: list[int]) -> str:
-    """Return the answer without prefixes and with positions in `jobs` as job IDs; append accepted jobs."""
+    """Return the answer without prefixes, with positions in `jobs` for job IDs; append an accepted job."""
     argv = shlex.split(one.command)
     if argv[0] == "salloc":
         argv.insert(1, "--no-shell")
@@ -104,7 +104,7 @@ def without_prefix(line: str) -> str:
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_each_submission_gets_its_documented_answer(lab: Lab, name: str) -> None:
-    """Omit submissions from the first one with a given time; let all periods end in 2099."""
+    """Omit the first submission with a given time and all later ones; let all periods end in 2099."""
     policy = re.sub(r"until: [\d-]+", "until: 2099-12-31", POLICIES[name].read_text())
     create_names(lab, policy)
     apply(lab, policy)

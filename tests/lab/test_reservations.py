@@ -182,7 +182,7 @@ def test_cancelled_jobs_are_not_the_first_and_cancelled_reservations_attract_non
 
 
 def test_a_job_longer_than_its_reservation_continues_unless_its_nodes_are_promised(cluster: Cluster) -> None:
-    """Create the second reservation later, because Slurm attracts no job that overlaps an existing one."""
+    """Create the second reservation later: Slurm attracts no job whose time overlaps another reservation."""
     lab, snapshot = cluster.lab, cluster.lab.layout.controller_run / "snapshot.txt"
     first, after = cluster.ask("--time=1m"), cluster.ask("--gpus=4", "--time=5m")
     one = cluster.promise(first, "n[1-2]", in_s=12)
@@ -236,7 +236,7 @@ def test_an_unused_reservation_is_released_for_others(cluster: Cluster) -> None:
 def test_a_failed_node_is_reported_and_its_replacement_by_an_operator_kept(
     cluster: Cluster,
 ) -> None:
-    """Let an operator replace the node; slurm-gpuctld does so itself after ten minutes out of service."""
+    """Let an operator replace the node; slurm-gpuctld does so only after ten minutes of the node's outage."""
     number = cluster.ask()
     cluster.promise(number, "n[1-2]", in_s=3600)
     cluster.wait(lambda: cluster.ours() == [f"sg_{number}"], "Slurm has it")

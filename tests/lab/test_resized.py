@@ -1,4 +1,4 @@
-"""Test that a job shrunk while it runs is one run since its first start, on all nodes that it used."""
+"""Test that a job shrunk while it runs is one run, from its first start and with all nodes that it used."""
 
 from __future__ import annotations
 

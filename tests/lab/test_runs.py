@@ -69,7 +69,7 @@ def test_short_runs_without_a_prolog_are_recorded_from_their_start(lab: Lab, no_
 
 @pytest.fixture
 def no_second_prolog(lab: Lab) -> Iterator[None]:
-    """Let no prolog run after a requeue, like a slurmd that still remembers the job ID."""
+    """Run no prolog after a requeue, like a slurmd that still remembers the job ID."""
     prolog = lab.layout.etc / "prolog.d" / "10-slurm-gpu"
     whole = prolog.read_text()
     first, _, rest = whole.partition("\n")

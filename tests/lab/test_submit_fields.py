@@ -146,7 +146,7 @@ def is_counted(line: str) -> bool:
 
 
 def ends_slurmctld(line: str) -> bool:
-    """Return whether slurmctld 24.11.5 crashes, also without job_submit.lua (--gpus=2 --spread-job)."""
+    """Return whether slurmctld 24.11.5 crashes, even without job_submit.lua (--gpus=2 --spread-job)."""
     return slurm_version() == (24, 11) and "bitflags=0x100" in line
 
 

@@ -1,4 +1,4 @@
-"""Test that lab/up starts a cluster that runs jobs with fenced GPUs, and that it can be repeated."""
+"""Test that lab/up starts a cluster that runs jobs with fenced GPUs, and that lab/up can be run again."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def run_of(lab: Lab, job: int) -> dict[str, Any]:
 
 
 def require_whole(lab: Lab, job: int, lost_s: float) -> None:
-    """Check that a run lacks at most `lost_s`, when one slurm-gpud replaced another."""
+    """Check that a run lacks at most `lost_s`, although one slurm-gpud replaced another while it ran."""
     run = run_of(lab, job)
     (interval,) = lab.intervals(job)
     assert interval.end_s is not None

@@ -1,4 +1,4 @@
-"""Clusters as in GET /v1/cluster, with defaults for all other fields."""
+"""Clusters as in GET /v1/cluster, with defaults for all fields that a test does not set."""
 
 from collections.abc import Sequence
 from typing import Any

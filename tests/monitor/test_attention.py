@@ -7,7 +7,7 @@ from tests.monitor.small_cluster import Here
 
 
 def watched() -> Here:
-    """Run a cluster for five minutes, in which no job starts or ends and some jobs are idle."""
+    """Run a cluster for five minutes, during which no job starts or ends and some jobs are idle."""
     here = Here(churn=0.0)
     for _ in range(31):
         here.poll()

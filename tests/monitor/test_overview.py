@@ -1,4 +1,4 @@
-"""A state of the cluster has the values of each GPU with its job; unknown values are gaps."""
+"""A state of the cluster contains the values and the job of each GPU; unknown values are gaps."""
 
 import json
 

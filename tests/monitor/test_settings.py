@@ -1,4 +1,4 @@
-"""Errors in slurm-gpuweb.yaml and in the racks of slurm-gpu.yaml are named with their position."""
+"""Errors in slurm-gpuweb.yaml and in the racks of slurm-gpu.yaml are reported with their position."""
 
 from __future__ import annotations
 

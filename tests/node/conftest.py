@@ -16,7 +16,7 @@ from tests.node.wired import Wired
 
 @pytest.fixture(scope="session", autouse=True)
 def _check_transitions() -> Iterator[None]:
-    """Check in every test of a node that each transition leads to the state of its table row."""
+    """Check, in every test of a node, that each transition leads to the state in its table row."""
     move = LifeCycle._move
 
     def checked(

@@ -1,4 +1,4 @@
-"""A node whose hooks, clock and slurm-gpud a test runs, advances, kills and restarts."""
+"""A node for tests, which run its hooks, advance its clock, and kill and restart its slurm-gpud."""
 
 from __future__ import annotations
 

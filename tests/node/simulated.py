@@ -1,4 +1,4 @@
-"""A node on simulated GPUs whose clock advances only with events.
+"""A node with simulated GPUs; its clock advances only with events.
 
 It uses the real pynvml over the simulated library, real hook files and its own /proc, with one fake clock.
 """

@@ -1,4 +1,4 @@
-"""Stalled energy counters and link counters that never grow are replaced by other sources or are gaps."""
+"""Stalled energy counters and link counters that never grow are replaced by other sources or become gaps."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""GPM measures the SMs and the PCIe link between two samples, by pynvml over the simulated library."""
+"""GPM measures the SMs and the PCIe link between two samples; pynvml uses the simulated library."""
 
 import os
 import shutil

@@ -83,7 +83,7 @@ def test_a_late_sample_does_not_repeat_samples_of_another_thread(
     late_s = START_S + STUCK_S + 1
     recorder.step(late_s, dict)
     first, second = worker.tasks
-    # While a sample of one of Alice's jobs hangs, her other jobs are not sampled.
+    # While a sample of one of alice's jobs hangs, her other jobs are not sampled.
     recorder.sync([of_alice, of_bob, replace(allocation(6), uid=1001)], late_s)
     second()
     worker.idle = True

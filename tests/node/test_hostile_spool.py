@@ -39,7 +39,7 @@ VALUES = st.recursive(
 
 
 def append(machine: Machine, text: bytes) -> None:
-    """Append a line with a right checksum."""
+    """Append a line with a correct checksum."""
     with (machine.directory / "spool" / "log").open("ab") as log:
         log.write(b"%08x %s\n" % (zlib.crc32(text), text))
 

@@ -1,4 +1,4 @@
-"""The daemon wakes when a hook file is complete, but not while it is written."""
+"""The daemon wakes when a hook file is complete, but not while the file is being written."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Metrics are valid for Prometheus' own parser, over real sockets."""
+"""Prometheus's own parser accepts the metrics that are served over real sockets."""
 
 import contextlib
 import os

@@ -129,7 +129,7 @@ def test_jobs_that_end_and_begin_within_one_sample_are_separated(machine: Machin
 
 
 def test_a_co_runner_that_begins_soon_after_another_leaves_no_gap(machine: Machine) -> None:
-    """Test that the device is sampled every second again when a co-runner begins."""
+    """Test that the sampling interval returns to one second when a co-runner begins."""
     machine.hook("prolog", 7, "0")
     machine.run(300)
     machine.hook("prolog", 8, "0")

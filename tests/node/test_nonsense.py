@@ -1,4 +1,4 @@
-"""If a driver returns nonsense for 1 % of calls, no record is rejected and means are right."""
+"""If a driver returns nonsense for 1 % of calls, no record is rejected and means are correct."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class NoCollector(Collector):
 
 
 class Watched:
-    """A play, the spans in which utilisation was measured, and the faulty library."""
+    """A load that was run, the spans in which utilisation was measured, and the faulty library."""
 
     def __init__(self, play: Play, spans: Spans, library: Nonsense) -> None:
         self.play, self.spans, self.library = play, spans, library

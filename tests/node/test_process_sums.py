@@ -1,4 +1,4 @@
-"""CPU time and traffic of a job are right, in whatever order its processes end and are reaped."""
+"""A job's CPU time and traffic are correct, in whatever order its processes end and are reaped."""
 
 import contextlib
 import os

@@ -30,7 +30,7 @@ from tests.node.samples import GAP, KEY, START, TOTAL, WALL, mean, sample, tally
 
 
 def _work(source: random.Random, seconds: int) -> list[tuple[list[tuple[float, float]], DeviceSample]]:
-    """Return for each second from START its utilisation samples (length, percent) and final sample."""
+    """Return, for each second from START, the utilisation samples (length, percent) and the last sample."""
     counters = [name for name, kind in Reading.__annotations__.items() if "DeviceCounter" in str(kind)]
     amounts = dict.fromkeys(counters, 0)
     work = []

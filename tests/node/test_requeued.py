@@ -21,7 +21,7 @@ class Change(Protocol):
 
 @pytest.fixture
 def cgroup(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Change:
-    """Return a function that creates or removes cgroups, with ages by the machine's clock."""
+    """Return a function that creates or removes cgroups, whose ages follow the machine's clock."""
     created_s: dict[int, float] = {}
 
     def directory(job_id: int) -> Path:

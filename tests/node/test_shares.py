@@ -49,7 +49,7 @@ def test_the_sum_of_shares_is_at_most_the_device(data: st.DataObject) -> None:
     assert all(0 <= percent <= 100 for percent in known.values())
     for job, part in parts.items():
         assert 0 <= device_during(span, part, parts, own) <= 100
-        # The device is at least as busy as a job while it is allocated to it.
+        # While the device is allocated to a job, it is at least as busy as that job.
         percent = own[job]
         if percent is not None:
             assert device_during(span, part, parts, own) >= percent - 1e-6

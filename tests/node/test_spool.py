@@ -1,4 +1,4 @@
-"""Waiting items are kept while there is space, also on full disks; losses are counted and reported."""
+"""Waiting items are kept while there is space, even on full disks; losses are counted and reported."""
 
 import os
 import shutil

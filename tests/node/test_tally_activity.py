@@ -1,4 +1,4 @@
-"""Activity, throttling and suspension in a record, also on shared devices."""
+"""Activity, throttling and suspension in a record, including on shared devices."""
 
 import pytest
 

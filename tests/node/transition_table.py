@@ -1,4 +1,4 @@
-"""All rows of the tables of transitions of an allocation, in the order in which they apply."""
+"""All rows of the transition tables for allocations, in the order in which they apply."""
 
 from typing import Any
 

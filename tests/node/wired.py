@@ -115,7 +115,7 @@ class Wired(Machine):
         self.clock.now_s = max(self.clock.now_s, at_s)
 
     def job(self, job_id: int, seconds: float, *, percent: float = 60, memory: int = 10 * GIB) -> float:
-        """Run a job on the first GPU, with one process busy all the time, and return its start."""
+        """Run a job on the first GPU, with one process that is always busy, and return its start."""
         start_s = self.begin(job_id, seconds, percent=percent, memory=memory)
         self.run_until(start_s + seconds)
         self.hook("epilog", job_id, "0")

@@ -51,7 +51,7 @@ def settings_of(unit: Path) -> Settings:
 
 
 def main(unit: Path, command: list[str]) -> None:
-    """Apply the restrictions and replace this process by the command."""
+    """Apply the restrictions and replace this process with the command."""
     settings = settings_of(unit)
     user = pwd.getpwnam(settings.get("User", ["root"])[0])
     filter_ = _filter(settings)

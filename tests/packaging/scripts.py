@@ -1,4 +1,4 @@
-"""Create scripts job_submit.lua of the site and of slurm-gpu, and return their results for a job."""
+"""Create the job_submit.lua scripts of the site and of slurm-gpu, and return their results for a job."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def test_slurm_gpud_may_run_slurmd_for_the_order_of_gpus(tmp_path: Path) -> None
         "ProctrackType=proctrack/linuxproc\nNodeName=n1 NodeHostname=localhost CPUs=1 Gres=gpu:1\n"
     )
     (tmp_path / "gres.conf").write_text("Name=gpu File=/dev/null\n")
-    # Slurm detects the version by systemd's own cgroups, which a container may lack.
+    # Slurm detects the cgroup version from systemd's own cgroups, which a container may lack.
     version = 2 if Path("/sys/fs/cgroup/cgroup.controllers").exists() else 1
     (tmp_path / "cgroup.conf").write_text(f"CgroupPlugin=cgroup/v{version}\n")
     code = """

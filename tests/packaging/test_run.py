@@ -1,4 +1,4 @@
-"""Installed packages run with the Python 3.11 of this machine and without any file of the checkout."""
+"""Installed packages run with this machine's Python 3.11, and without any file of the checkout."""
 
 import contextlib
 import http.client

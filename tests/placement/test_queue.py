@@ -72,7 +72,7 @@ def placement(rule: PlacementRule | None) -> PlacementChoice:
 def test_every_job_starts_and_the_first_of_the_queue_within_the_longest_time_limit(
     rule: PlacementRule | None, zone_wait_s: float
 ) -> None:
-    # Demand exceeds capacity, so that the queue grows to the end; the six-node job fits no zone.
+    # Demand exceeds capacity, so the queue grows until the end; the six-node job fits no zone.
     jobs = mixed_jobs(250, seed=1, load=1.3)
     outcome = simulate(
         cluster(),

@@ -32,7 +32,7 @@ def insert_nodes(database: Database, nodes: Sequence[Node], from_s: int, state: 
 
 
 def insert_runs(database: Database, runs: Sequence[Mapping[str, Any]]) -> None:
-    """Insert rows of `run`, which have equal keys and their own run_ids."""
+    """Insert rows of `run`, which all have the same keys, and each its own run_id."""
     names = list({**RUN_DEFAULTS, **runs[0]})
     insert(database, "run", names, [[{**RUN_DEFAULTS, **one}[name] for name in names] for one in runs])
 

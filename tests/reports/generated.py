@@ -1,10 +1,10 @@
 """Generate 14 months of accounting of a GPU cluster, without code of slurm_gpu.
 
 The data has the statistics of KISTI's Neuron: 39,470 jobs with GPUs of 483 users. The shares of run time are
-pytorch 38.28 %, python 25.28 %, tensorflow 19.29 % and caffe 0.50 %. On several nodes run 47 % of the jobs of
-pytorch and 38 % of the jobs of tensorflow. These two have 1–8 nodes, and 2–16 and 2–40 GPUs. Most jobs do not
-wait; the longest waits are 12 and 8 h, and the longest run times 120 and 526 h. There are also jobs without
-GPUs, and jobs that were cancelled while waiting.
+pytorch 38.28 %, python 25.28 %, tensorflow 19.29 % and caffe 0.50 %. Jobs on several nodes make up 47 % of
+pytorch's jobs and 38 % of tensorflow's. Jobs of both use 1–8 nodes; pytorch jobs use 2–16 GPUs, tensorflow
+jobs 2–40. Most jobs do not wait; the longest waits are 12 and 8 h, and the longest run times 120 and 526 h.
+There are also jobs without GPUs, and jobs that were cancelled while waiting.
 
 No GPU is allocated twice: jobs of one shape run one after the other on their own GPUs, called a track.
 """
@@ -174,7 +174,7 @@ class _Floor:
 
 
 def generate(n_jobs: int = N_JOBS, seed: int = 20230101) -> Accounting:
-    """Return the accounting of `n_jobs` jobs with GPUs, and of one job of other kinds for every 50."""
+    """Return the accounting of `n_jobs` jobs with GPUs and, for every 50, one job of each other kind."""
     random = np.random.default_rng(seed)
     since_s, until_s = epoch_s(*SINCE), epoch_s(*UNTIL)
     app, n_nodes, mgpu, run_s, wait_s = _jobs(random, n_jobs)

@@ -42,7 +42,7 @@ owners: {{vision: {{gpus: 4, lend_in: {LOANS}, return_within: 10m}}}}
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Set up a database host with a run of each hostile user name in the last days."""
+    """Set up a database host with a recent run of each hostile user name."""
     place = tmp_path_factory.mktemp("host")
     (place / "slurm-gpudbd.yaml").write_text(f"url: sqlite:///{place}/slurm-gpu.db\n")
     (place / "slurm-gpu.yaml").write_text("cluster: c\ntimezone: Asia/Seoul\n")

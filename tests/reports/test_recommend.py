@@ -52,7 +52,7 @@ def test_a_limit_that_causes_waits_next_to_free_gpus_is_raised_by_a_step() -> No
 
 
 def test_free_gpus_while_a_group_waited_are_counted() -> None:
-    """Test eight GPUs; two of alice's six daily jobs of an hour run at a time, and some wait two hours."""
+    """Test eight GPUs: two of alice's six daily one-hour jobs run at a time, so some wait two hours."""
     limits = policy(TWO_EACH)
     bob = [past_run(24 * day - 0.5, "bob", gpus=3, run_h=1, account="nlp") for day in range(1, 10)]
     cpu = [past_run(24 * day + 12, "alice", gpus=0) for day in range(10)]
@@ -79,7 +79,7 @@ def test_steps_continue_until_they_are_ineffective_or_sufficient() -> None:
 @pytest.mark.parametrize("small", [0, 5])
 @pytest.mark.parametrize("large", [1, 5])
 def test_a_limit_under_which_jobs_would_never_start_is_not_proposed(small: int, large: int) -> None:
-    """Test a limit of two GPUs, both requested by the last jobs, which delay no job under a limit of one."""
+    """Test a limit of two: the last jobs request two GPUs, and would never start under a limit of one."""
     limits = policy(TWO_EACH)
     asked = [
         *bursts(days=small),

@@ -1,4 +1,4 @@
-"""A sample is reproducible, evenly spread, and contains the extremes."""
+"""A sample is reproducible and evenly spread, and contains the extremes."""
 
 import numpy as np
 

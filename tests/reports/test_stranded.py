@@ -47,7 +47,7 @@ def test_without_jobs_all_is_free() -> None:
 
 
 def test_gpus_without_cpus_are_stranded() -> None:
-    """Test a job that leaves three GPUs and 8 CPUs free for 50 s; others need 8 CPUs per GPU and fit one."""
+    """Test a job that leaves three GPUs and 8 CPUs free for 50 s; others need 8 CPUs per GPU, so one fits."""
     typical = [("n1", 60, 70, 1, 8, 10)] * 3 + [("n1", 80, 90, 1, 8, 10)] * 3
     greedy = ("n1", 0, 50, 1, 24, 10)
     found = occupied(node(), greedy, *typical)

@@ -37,7 +37,7 @@ def files(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def waiting(files: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a slurm-gpudbd that has read its password and tries in vain to connect to its database."""
+    """Start a slurm-gpudbd that has read its password but cannot connect to its database."""
     options = [f"--config={files / 'slurm-gpu.yaml'}", f"--database-config={files / 'slurm-gpudbd.yaml'}"]
     with (files / "log").open("wb") as log:
         daemon = subprocess.Popen(

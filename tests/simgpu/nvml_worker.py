@@ -5,7 +5,7 @@ One JSON request per line; the answer is {"value": …} or {"error": name of the
 {"world": path} initialises. {"cpu": true} returns the processor time.
 {"call": name, "device": index, UUID or null, "args": [...]} calls; with "keep": name the result is kept, and
 an argument {"kept": name} is that result. Handles are reported as indices.
-{"gpm": [first, second], "metrics": ids} computes metrics of two kept samples, null for the unsupported.
+{"gpm": [first, second], "metrics": ids} computes metrics of two kept samples, null if unsupported.
 """
 
 import ctypes

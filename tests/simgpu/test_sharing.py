@@ -1,4 +1,4 @@
-"""Jobs on one simulated GPU slow each other down by a hidden table, and run out of its memory."""
+"""Jobs on one simulated GPU slow each other down as a hidden table says, and can run out of memory."""
 
 import json
 import os
@@ -22,7 +22,7 @@ SIMGPU = SOURCES.parent / "simgpu" / "simgpu"
 
 
 class Gpu:
-    """A GPU of 10,000 MiB with a clock of the test, and jobs that check it every tenth of a second."""
+    """A GPU of 10,000 MiB with a clock set by the test, and jobs that check it every tenth of a second."""
 
     def __init__(self, path: Path) -> None:
         create(path, [GpuSpec("GPU-a", memory_mib=10_500, reserved_mib=500)], boot=START)
@@ -71,7 +71,7 @@ def test_shared_jobs_run_at_the_speeds_of_the_table_until_alone_again(gpu):
     gpu.begin("a", "a", "util=50,s=10", pid=1)
     gpu.begin("b", "b", "util=50,s=3", pid=2)
     gpu.pass_s(20)
-    # b needs 6 s for its 3 s at 0.5; a does 4.8 s of its 10 s meanwhile, the rest alone. Checks lag 0.1 s.
+    # b needs 6 s for its 3 s at 0.5; meanwhile a does 4.8 of its 10 s, the rest alone. Checks lag by 0.1 s.
     assert gpu.over == {
         "b": ("done", pytest.approx(6.0, abs=0.2)),
         "a": ("done", pytest.approx(11.2, abs=0.3)),

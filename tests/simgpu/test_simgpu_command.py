@@ -20,7 +20,7 @@ SIMGPU = SOURCES.parent / "simgpu" / "simgpu"
 
 @pytest.fixture
 def lab(tmp_path):
-    """A lab directory with node n1 of two GPUs."""
+    """A lab directory with a node n1 that has two GPUs."""
     (tmp_path / "truth").mkdir()
     (tmp_path / "nodes" / "n1").mkdir(parents=True)
     create(tmp_path / "nodes" / "n1" / "gpus.world", [GpuSpec("GPU-a", minor=1), GpuSpec("GPU-b", minor=0)])

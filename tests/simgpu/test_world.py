@@ -54,7 +54,7 @@ CONSTANTS = ["MAX_DEVICES", "MAX_INSTANCES", "MAX_TARGETS", "GPU_SLICES", "MAX_X
 
 
 def test_a_schedule_is_made_once_nothing_delays_it_any_more(node):
-    """Test that a delayed schedule is made late, because readers never get samples from before it."""
+    """Test that a schedule is made only after the delay, so readers get no samples from before it."""
     order = []
 
     def schedule():

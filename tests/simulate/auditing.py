@@ -58,7 +58,10 @@ class LogAudit:
         ]
 
     def over_limit(self, more: Sequence[int] = ()) -> bool:
-        """Return whether the running jobs and these exceed a limit (of the first of these, if any)."""
+        """Return whether the running jobs and `more` exceed a limit.
+
+        If `more` is not empty, only the limits of its first job are checked.
+        """
         relevant = self.jobs[more[0]].counters if more else range(len(self.counters))
         for counter in relevant:
             mine = [job for job in (*self.running, *more) if counter in self.jobs[job].counters]
@@ -83,7 +86,7 @@ class LogAudit:
         return len(fitting) >= request.nodes
 
     def latest_start(self, job: int, now_s: float) -> float:
-        """Return the latest start of a job that is first, by the time limits of the running jobs."""
+        """Return the latest start of the job if it is first, given the running jobs' time limits."""
         ends = sorted({event.at_s + self.jobs[one].limit_s for one, event in self.running.items()})
         return next((at for at in (now_s, *ends) if self.fits(job, self.room(at))), math.inf)
 

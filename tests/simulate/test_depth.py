@@ -48,7 +48,7 @@ def test_equal_requests_are_checked_once_until_resources_are_freed(
 ) -> None:
     waiting = [job(1 + n, run_s=LONG_S, limit_s=LONG_S + 60 * (n % 7)) for n in range(300)]
     run(cluster(1), job(0, run_s=400), *waiting, scheduling=scheduling)
-    # One check for each of 301 starts, one each time the cluster is found full, and one of the empty cluster.
+    # One check for each of 301 starts, one each time the cluster is found full, and one while it is empty.
     assert checks["fits"] <= 2 * 301 + 1
 
 
@@ -59,7 +59,7 @@ def test_freed_resources_that_are_too_small_reopen_no_shape(checks: Tally[str]) 
     )
     run(cluster(4), *arrivals)
     few = checks["fits"]
-    # On one more node each end frees one GPU: the large job is not checked again for it.
+    # Each end frees one GPU on another node, which does not cause another check of the large job.
     assert few <= 2 * len(arrivals) + 10
 
 
@@ -67,7 +67,7 @@ def test_jobs_waiting_for_a_limit_are_checked_once_per_size(checks: Tally[str]) 
     one_gpu = (LimitCounter("alice", {Resource.MGPU: 1000}),)
     alike = [job(0, run_s=10, limit_s=60 * (n + 1), counters=(0,)) for n in range(60)]
     run(cluster(8), *alike, counters=one_gpu)
-    # At each of 60 ends once for all that wait, and once for each that then finds the GPU taken again.
+    # At each of 60 ends: one check for all waiting jobs, and one for each that then finds the GPU taken.
     assert checks["has_room"] <= 60 + sum(range(61)) + 61
 
 
@@ -75,7 +75,7 @@ def test_a_job_that_would_preempt_in_vain_is_not_checked_again(checks: Tally[str
     owner_first = Preemption({"owner": frozenset({"loan"})})
     owners = [job(1 + n, run_s=10, qos="owner") for n in range(100)]
     run(cluster(1), job(0, run_s=LONG_S), *owners, preemption=owner_first)
-    # In addition to the starts, the free GPUs are checked as they are, and with all loans requeued.
+    # In addition to one check per start, the free GPUs are checked as they are and with all loans requeued.
     assert checks["fits"] <= 4 * 101 + 2
 
 

@@ -1,4 +1,4 @@
-"""Rows as printed by sacct, with defaults for all other columns."""
+"""Rows as printed by sacct, with defaults for all columns that a test does not set."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""A Slurm that replays the recorded output of real versions after the same jobs (tests/slurm/data)."""
+"""A Slurm that replays output recorded from real versions that ran the same jobs (tests/slurm/data)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FILES = (
 
 
 class RecordedSlurm:
-    """A replacement of run_command that stores the commands and their environments."""
+    """A replacement for run_command that stores the commands and their environments."""
 
     def __init__(self, version: str = "22.05") -> None:
         self.data = DATA.parent / version

@@ -107,7 +107,7 @@ def test_a_job_counts_until_it_has_surely_ended(state: str, phase: JobPhase) -> 
 
 
 def test_a_requeued_job_waits_although_it_is_completing() -> None:
-    """The end of a running job is in the future, that of an ended one is not."""
+    """The end of a requeued job is in the future; that of an ended job is not."""
     row = RUNNING.replace("RUNNING", "COMPLETING")
     for now_s, phase in ((1795285900, JobPhase.PENDING), (1795285907, JobPhase.ENDED)):
         (job,) = QueueReader(Squeue(row), {}, lambda now_s=now_s: now_s).read()  # type: ignore[misc]

@@ -36,7 +36,7 @@ FIRST = os.environ.get("SLURM_GPU_TEST_FIRST_SCHEMA", "0004")
 
 
 def killed_at(number: int, url: str) -> int:
-    """Upgrade in a process that dies as by kill -9 before its nth change or commit; return its exit code."""
+    """Upgrade in a process that exits abruptly before its nth change or commit; return its exit code."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # there may be threads; the child has none
         child = os.fork()
@@ -174,8 +174,8 @@ def stored(database: Database) -> list[Record]:
 def test_records_are_carried_over_whenever_the_upgrade_is_killed(url: str) -> None:
     sent = [nth(n) for n in range(1100)]
     database = filled(url, sent)
-    # On MariaDB before its table is committed, twice between batches of rows, and while it takes its place.
-    # SQLite begins again each time.
+    # On MariaDB, kill it before the new table is committed, twice between batches of rows, and while the new
+    # table replaces the old one. SQLite starts over each time.
     numbers = itertools.chain((2, 4, 4), itertools.count(4) if not database.is_sqlite else (7, 100))
     while killed_at(next(numbers), url) == KILLED:
         pass

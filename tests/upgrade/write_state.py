@@ -109,7 +109,7 @@ RUN = HostRun(
 
 
 def write_spool(directory: Path) -> bytes:
-    """Job 1 ended and waits, jobs 2 and 3 are running, and job 3 was shipped; return the first shipment."""
+    """Write ended job 1 and running jobs 2 and 3, of which 3 was shipped; return a shipment of all."""
     spool = Spool(directory)
     spool.save_record(record(1, 9, final=True))
     spool.save_host(host(1, 9, final=True))

@@ -62,7 +62,7 @@ def nodes(
 
     GPUs are numbered as in Slurm. "(some shards)" and "(all shards)" state how many shards of a GPU a job
     has. A GPU with shards in use does not count as free, and neither do the resources of a node that accepts
-    no jobs. The last parentheses contain the time until the job's time limit, or the state of the job.
+    no jobs. The last pair of parentheses contains the time left for the job, or the job's state.
 
     --live prints the values of the GPUs in the driver's order. A dash stands for a GPU that was not measured
     or that runs a job of another user. A single dash for a node means that the node was not measured, or

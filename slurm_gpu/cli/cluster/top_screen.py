@@ -169,7 +169,7 @@ def _type_lines(types: Sequence[GpuType], now_s: float, bar: int) -> Iterator[Te
 
 
 def _bar(kind: GpuType, wide: int) -> Text:
-    """Draw GPUs as | (allocated), x (out of service) and . (free); a state that occurs has a sign."""
+    """Draw GPUs as | (allocated), x (out of service) and . (free); each state that occurs gets a sign."""
     size = min(wide, kind.total)
     parts = {"|": kind.allocated, "x": kind.out_of_service, ".": kind.free}
     signs = {sign: max(1, n * size // kind.total) if n else 0 for sign, n in parts.items()}

@@ -317,7 +317,7 @@ def nearest(
     *,
     as_json: bool,
 ) -> None:
-    """Show the profile nearest to a job of APPLICATION in PROFILES, a file written by `profiles`."""
+    """Show the profile in PROFILES, a file that `profiles` wrote, nearest to a job of APPLICATION."""
     from slurm_gpu.cli.colocation import profiles as run
 
     named = dict(one.split("=", 1) for one in parameters if "=" in one)

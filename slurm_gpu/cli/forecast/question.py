@@ -1,4 +1,4 @@
-"""Build the query to /v1/forecast for a job that is not submitted yet, or find why it would not start."""
+"""Build the query to /v1/forecast for a job that is not submitted yet, or find out why it cannot start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`slurm-gpu report build`: write a report on a period, on slurm-gpudbd's host."""
+"""`slurm-gpu report build`: write a report for a period, on slurm-gpudbd's host."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # numpy is installed only on slurm-gpudbd's host
 _DEFAULT_SINCE = "30d"
 
 
-@click.command(short_help="Write a report on a period of whole days.")
+@click.command(short_help="Write a report for a period of whole days.")
 @click.option(
     "--since",
     metavar="DAY",
@@ -75,7 +75,7 @@ def build(
     page_only: bool,
     database_config: Path | None,
 ) -> None:
-    """Write a report on a period of whole days: one HTML page, and its tables and figures as files.
+    """Write a report for a period of whole days: one HTML page, and its tables and figures as files.
 
     The page loads nothing from other hosts, so you can mail and archive it. It names users and jobs, so only
     its owner can read it.

@@ -163,7 +163,7 @@ def _note(one: Reservation, zone: ZoneInfo) -> str:
 def _timeline(
     lines: Sequence[tuple[str, int | None, int | None, str]], now_s: float, zone: ZoneInfo, width: int
 ) -> Iterator[Text]:
-    """Yield a heading with the days, then a line for each reservation; a sign is a part of a day."""
+    """Yield a heading of days and a line for each reservation; each sign represents a part of a day."""
     label = min(_LABEL, max(len(name) for name, *_ in lines))
     today = dt.datetime.fromtimestamp(now_s, zone).replace(hour=0, minute=0, second=0, microsecond=0)
     last = dt.datetime.fromtimestamp(max(end_s or 0 for _, _, end_s, _ in lines), zone)

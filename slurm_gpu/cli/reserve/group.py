@@ -94,7 +94,7 @@ def request(
     latest: str | None,
     user: str | None,
 ) -> None:
-    """Request whole nodes for some time. Nothing is promised until an operator approves the request.
+    """Request whole nodes for a period. Nothing is promised until an operator approves the request.
 
     The command prints when the reservation would begin if it were approved now. Your job must use the same
     account and partition, and a time limit of at most --time: when the reservation ends, Slurm ends the jobs

@@ -183,7 +183,7 @@ def _merged(node: str, device: str, parts: Sequence[Record]) -> DeviceUse:
 def _allocated_s(parts: Sequence[Record]) -> float:
     """Return the time for which the GPU was allocated, including gaps while slurm-gpud was down.
 
-    Without Slurm, such gaps do not count: a run has no GPUs between two segments.
+    On hosts without Slurm, such gaps do not count, since a run has no GPUs between two segments.
     """
     allocated_s = math.fsum(part.allocated_s for part in parts)
     if len(parts) < 2 or parts[0].cluster.startswith(HOST_CLUSTER):

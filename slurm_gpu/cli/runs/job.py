@@ -236,7 +236,7 @@ def _host_uses(run: Run) -> list[HostUse]:
 
 
 def _released_s(run: Run) -> int | None:
-    """Return when the nodes released the GPUs, if Slurm recorded an earlier end; else None.
+    """Return the time at which the nodes released the GPUs if Slurm recorded an earlier end, else None.
 
     If a job ends while it is suspended, Slurm records the start of that suspension as the end of the job, and
     does not count the suspension. After a late epilog, the end differs too, but the suspended time agrees.

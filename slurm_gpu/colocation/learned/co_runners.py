@@ -143,15 +143,15 @@ class ApplicationPlaces:
         return out
 
     def may_share(self, groups: Places) -> NDArray[np.bool_]:
-        """Return for groups (..., 3) of places whether jobs that start now may share and sharing pays."""
+        """Return whether jobs that start now may share and sharing pays, for groups (..., 3) of places."""
         return self._looked_up(self._may, groups, self._ask_may)
 
     def fits(self, groups: Places) -> NDArray[np.bool_]:
-        """Return for groups (..., 3) of places whether the jobs fit into memory, if all start now."""
+        """Return whether the jobs fit into memory if all start now, for groups (..., 3) of places."""
         return self._looked_up(self._fits, groups, self._ask_fits)
 
     def pays(self, groups: Places) -> NDArray[np.bool_]:
-        """Return for groups (..., 3) of places whether each pair, and the whole group, outpaces a single job.
+        """Return whether every pair and the whole group outpace one job, for groups (..., 3) of places.
 
         If so, sharing is never slower than running the jobs one after the other, regardless of which job ends
         first.

@@ -85,7 +85,7 @@ class Episodes:
     def start(self, episodes: NDArray[np.intp], jobs: NDArray[np.intp]) -> None:
         """Start up to three jobs in each of the given episodes; NO_JOB starts none.
 
-        A GPU runs at most three jobs, including those that already run.
+        A GPU runs at most three jobs, including those that are already running.
         """
         before = self.running[episodes]
         wide = np.concatenate([before, jobs], axis=1)

@@ -146,7 +146,7 @@ def train(
 
     If `start` (a trained net) is given, training skips imitation. `checkpoint` is written after each epoch;
     if the file exists, training resumes from it. Raise InputError if the checkpoint belongs to another
-    training.
+    training run.
     """
     began_s = time.monotonic()
     run = _TrainingRun(method, beliefs, settings, start, checkpoint, report_progress)

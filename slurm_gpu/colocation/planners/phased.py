@@ -277,7 +277,7 @@ class PhasedRollout(Outlook):
                     left_s[index] = seconds[kinds[index]][phase[index]]
                     continue
                 if slack_s[index] < -_DONE_S:
-                    # One second less of sharing reduces the loss by at most 1 - the slowest speed.
+                    # Sharing for one second less reduces the loss by at most 1 - the slowest speed.
                     return -slack_s[index] / max(1 - slowest[index], _DONE_S), 0.0, 0.0
                 is_there = is_there and index < len(kinds) - 1
                 for column in (kinds, phase, left_s, slack_s, slowest):

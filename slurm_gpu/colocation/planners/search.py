@@ -28,7 +28,7 @@ _NOTICED_PRICE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Consideration:
-    """The penalty for slowed jobs: `price_s` for each job above `allowed`, and a small part of it for all."""
+    """The penalty for slowed jobs: `price_s` for each above `allowed`, and a small part of it for each."""
 
     price_s: float
     allowed: int

@@ -25,7 +25,7 @@ _MOST_OCTAVES = 4.0
 
 
 def merged(profiles: Sequence[ApplicationProfile]) -> ApplicationProfile:
-    """Merge profiles with the same key into one profile of their median length that counts all runs.
+    """Merge profiles with the same key into one profile, with the median length and the number of all runs.
 
     Times are fractions of each whole run. In each step, memory is the largest value, and other uses are means
     weighted by runs. Unknown values are ignored if another profile has a value. Raise ValueError if there are

@@ -30,9 +30,9 @@ def phases_of(
 
     `memory_mib` is the device's memory; without it, memory use is unknown. `elapsed_s` is the duration of the
     run, which differs from that of the bins if the first and last bins are partial. The memory of a phase is
-    the maximum over its bins; other values are means. A value that was mostly not measured is None. The
-    boundaries of phases are those with the least squared error (found by dynamic programming). The Bayesian
-    information criterion determines the number of phases.
+    the maximum over its bins; other values are means. A value is None if it was measured in too little of
+    the phase. The boundaries of phases are those with the least squared error (found by dynamic programming).
+    The Bayesian information criterion determines the number of phases.
     """
     if timeline.n_bins == 0:
         return []

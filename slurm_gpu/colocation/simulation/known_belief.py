@@ -103,7 +103,7 @@ class KnownBelief:
         return known
 
     def _meetings_of(self, applications: tuple[int, ...]) -> tuple[bool, ...]:
-        """Return for each possible overlap of the applications' phases whether it respects the cap."""
+        """Return one value per possible overlap of the applications' phases: whether it respects the cap."""
         known = self._meetings.get(applications)
         if known is None:
             profiles = [self.world.profiles[one] for one in applications]

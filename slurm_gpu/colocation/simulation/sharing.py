@@ -91,7 +91,7 @@ class PhaseProgress:
     later_s: float
     """Work after this phase."""
     began_s: float
-    """The time when the job started, derived from its member."""
+    """The time when the job started, computed from its progress and lost time."""
     ends_at_s: float = math.inf
     """The time when the phase ends at the current speed."""
     speed: float = 1.0

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from slurm_gpu.errors import InputError
 from slurm_gpu.files.bounded_read import read_text, refuse_many_values
 
-# Maximum size of a file of profiles or speeds; Gavel's file of throughputs has 6 MB.
+# Maximum size of a file of profiles or speeds; Gavel's file of throughputs is 6 MB in size.
 MOST_BYTES = 32 * 2**20
 
 

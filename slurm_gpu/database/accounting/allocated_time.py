@@ -1,4 +1,4 @@
-"""Compute for how long devices were allocated to a run; this time is the denominator of coverage."""
+"""Compute how long devices were allocated to a run; this time is the denominator of coverage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHIPPED_WITHIN_S = 720.0
 # Slurm truncates start and end to whole seconds, so it may report 0 or 1 s for a run of 0.4 s.
 _ROUNDED_S = 1.0
 
-# A pair of node and device.
+# A node and one of its devices.
 Place = tuple[str, str]
 
 
@@ -48,7 +48,7 @@ class DeviceTime:
 
 
 def device_time(records: Sequence[Record], parts: Sequence[RunPart]) -> DeviceTime:
-    """Compute for how long devices were allocated to a run, and how much of this time was sampled.
+    """Compute how long devices were allocated to a run, and how much of this time was sampled.
 
     `records` must not be empty and must not contain double watches. For a part that has ended, use Slurm's
     elapsed time, or the node's more precise time if the two agree within Slurm's rounding. While a part
@@ -87,7 +87,7 @@ def _within(seconds: float, most_s: float) -> float:
 
 
 def _place_s(seen_s: float, behind_s: int, parts: Sequence[RunPart]) -> float:
-    """Return for how long one device was allocated, according to Slurm or to its node."""
+    """Return how long one device was allocated, according to Slurm or to its node."""
     elapsed = [part.elapsed_s for part in parts if part.elapsed_s is not None]
     if len(elapsed) < len(parts):
         return seen_s if behind_s <= SHIPPED_WITHIN_S else seen_s + behind_s
@@ -111,7 +111,7 @@ def _unreported_s(part: RunPart, seen_s: Mapping[Place, float], newest_s: int) -
 
 
 def _suspended_of(of_place: Mapping[Place, Sequence[Record]]) -> dict[Place, float]:
-    """Return for each device how long the run was suspended, as reported by its node or another node."""
+    """Return, for each device, how long the run was suspended, as reported by its node or another node."""
     suspended = {place: _suspended_s(some) for place, some in of_place.items()}
     # A run is suspended on all of its nodes at once.
     most_s = max((seconds for seconds in suspended.values() if seconds is not None), default=0.0)

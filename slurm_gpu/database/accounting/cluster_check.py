@@ -1,4 +1,4 @@
-"""Check that slurmctld and slurmdbd use the configured cluster name, without which no run has records."""
+"""Check that slurmctld and slurmdbd use the configured cluster name; otherwise, no run has records."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Derived:
     coverage: float | None
     energy_j: float | None
     no_process_mgpu_s: int | None
-    """Allocated time without a process on the device, in thousandths of a GPU × seconds.
+    """Allocated GPU time without a process on the device, in thousandths of a GPU-second.
 
     Devices that do not report processes are left out.
     """

@@ -19,8 +19,8 @@ from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.slurm.sacctmgr import Sacctmgr
 
 # Each step of a request waits this long for Python's lock while another thread computes. Parsing Slurm's
-# answer with 10,000 jobs takes more than a second; with the default of 5 ms, requests would be delayed by
-# almost as much.
+# answer with 10,000 jobs takes more than a second; with the default of 5 ms, requests would be delayed for
+# almost as long.
 _SWITCH_S = 0.0005
 # Number of new objects that triggers a search for reference cycles. With the default of 700, the
 # rows that wait to be stored are scanned repeatedly; these scans take an eighth of a first import's time.

@@ -45,7 +45,7 @@ from slurm_gpu.wire import HOST_CLUSTER
 
 log = logging.getLogger(__name__)
 
-# slurmctld reports to slurmdbd with a delay, which is some seconds while slurmctld is busy, and longer after
+# slurmctld reports to slurmdbd with a delay: several seconds while slurmctld is busy, and longer after
 # slurmdbd was unreachable.
 OVERLAP_S = 600
 WIDE_OVERLAP_S = 86400
@@ -81,7 +81,7 @@ class ImportStatus:
 
 
 class Importer:
-    """Imports accounting from `view.client`; `run_once()` runs one pass, `run_until()` the daemon's loop."""
+    """Imports accounting from `view.client`: `run_once()` in one pass, `run_until()` in the daemon's loop."""
 
     def __init__(
         self,
@@ -341,7 +341,7 @@ def store_changed_runs(
     for query in _of_jobs(select(run), run, _up_to_the_last(connection, n_of.keys())):
         for old in connection.execute(query).mappings():
             stored[run_key(old)] = old
-    # At a first import, no row is stored yet.
+    # During a first import, no row is stored yet.
     changed = [found for row in rows if (found := _changed(row, stored.get(row.key)))] if stored else rows
     if placed is None:
         store_runs(connection, changed)
@@ -361,7 +361,7 @@ def _changed(fresh: AccountingRun, old: Row | None) -> AccountingRun | None:
     kept = {
         name: old[name]
         for name in _FROM_NODES
-        # A stored 0 is not kept: it was not computed from nodes, and Slurm may not count all of their GPUs.
+        # A stored 0 is not kept: it was not computed from nodes, and Slurm may not count all GPUs there.
         if old[name] and (over or getattr(fresh, name) is None)
     }
     row = fresh._replace(**kept)
@@ -370,9 +370,9 @@ def _changed(fresh: AccountingRun, old: Row | None) -> AccountingRun | None:
 
 
 def _first_submits(changed: Iterable[AccountingRun], stored: Iterable[Row]) -> dict[RunKey, int | None]:
-    """Return the first submit time of each run, or None if stored rows of its job are not all earlier.
+    """Return each run's first submit time, or None unless all stored rows of its job are earlier.
 
-    If stored rows are not all earlier, their derived columns may change, too.
+    If a stored row is not earlier, the derived columns of stored rows may change, too.
     """
     before: dict[Job, list[Row]] = defaultdict(list)
     for old in stored:

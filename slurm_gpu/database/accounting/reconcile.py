@@ -183,7 +183,7 @@ def _place(connection: Connection, table: Table, placed: Sequence[Mapping[str, A
         found = [(segment, run_id) for segment, (run_id,) in runs.items() if run_id is not None]
         whens = [(literal(segment), run_id) for segment, run_id in _in_few_lengths(found)]
         run_id = case(*whens, value=table.c.segment, else_=None) if whens else null()
-        # MariaDB uses the index if the condition is on single columns, but not if it is on a row of columns.
+        # MariaDB uses the index for a condition on single columns, but not for a comparison of row values.
         where = [table.c.segment.in_(segments), rows]
         connection.execute(update(table).where(*where).values(run_id=run_id, match_due=False))
 

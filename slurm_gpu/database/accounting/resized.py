@@ -49,7 +49,7 @@ def is_last_part() -> ColumnElement[bool]:
 
 
 def submitted_before(connection: Connection, until_s: int) -> ColumnElement[bool]:
-    """Return a condition that selects last parts of runs whose first part was submitted before `until_s`."""
+    """Return a condition for the last parts of runs whose first part was submitted before `until_s`."""
     across = (run.c.state == RESIZING, run.c.submit_s < until_s, run.c.end_s >= until_s)
     query = select(run.c.cluster, run.c.job_id).where(*across)
     jobs = {(cluster, job_id) for cluster, job_id in connection.execute(query)}

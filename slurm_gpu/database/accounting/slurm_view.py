@@ -35,8 +35,8 @@ class CachedAnswer(Generic[T]):
 
     If the renewal fails, the old answer is kept. Slurm's commands take at least ten seconds to fail if
     slurmctld is down. While slurmctld is down, only the first caller waits for a moment, and later callers do
-    not wait. If the last answer took long, as on a large cluster, the cached answer is returned without
-    waiting.
+    not wait. If the last answer took a long time, as on a large cluster, the cached answer is returned
+    without waiting.
     """
 
     def __init__(self, ask: Callable[[], T], clock: Clock, for_s: float, what: str = "anything") -> None:
@@ -52,10 +52,11 @@ class CachedAnswer(Generic[T]):
         )
 
     def get(self, wait_s: float, max_age_s: float = math.inf, fresh_s: float = math.inf) -> T | None:
-        """Return the answer, or None before the first one; wait up to `wait_s` for one that is being renewed.
+        """Return the answer, or None if there is none yet; wait up to `wait_s` if it is being renewed.
 
         If the answer is older than `max_age_s`, return None. If it is older than `fresh_s`, renew it and wait
-        for the new one even if the last one took long. A slow slurmctld is still queried at a limited rate.
+        for the new one even if the last one took a long time. A slow slurmctld is still queried at a limited
+        rate.
         """
         with self._changed:
             now = self._clock.monotonic()

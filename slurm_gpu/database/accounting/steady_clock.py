@@ -55,7 +55,7 @@ def spans(records: Sequence[Record | Host]) -> list[WatchSpan]:
 
 
 def allocated_s(records: Sequence[Record]) -> float:
-    """Return for how long one device was allocated to a run, according to its node.
+    """Return how long one device was allocated to a run, according to its node.
 
     The result covers the time from the prolog to the end of the last watch. A job keeps its devices while
     slurm-gpud is down, so the time between two watches counts. An empty watch does not count: it began after

@@ -92,7 +92,7 @@ def prepare(records: Iterable[Record | DecodedRecord]) -> None:
 def store_records(connection: Connection, records: Iterable[Record | DecodedRecord]) -> list[bool]:
     """Store each record unless one with an equal or greater seq is stored for its (segment, device).
 
-    Return for each record whether it was stored.
+    Return, for each record, whether it was stored.
     """
     return _store_newest(connection, _RECORDS, [_record_row(record) for record in records])
 
@@ -100,7 +100,7 @@ def store_records(connection: Connection, records: Iterable[Record | DecodedReco
 def store_hosts(connection: Connection, hosts: Iterable[Host]) -> list[bool]:
     """Store each host record unless one with an equal or greater seq is stored for its segment.
 
-    Return for each host record whether it was stored.
+    Return, for each host record, whether it was stored.
     """
     rows = [{**_row(_HOST_COLUMNS, host.to_wire()), "match_due": True} for host in hosts]
     return _store_newest(connection, _HOSTS, rows)
@@ -109,7 +109,7 @@ def store_hosts(connection: Connection, hosts: Iterable[Host]) -> list[bool]:
 def store_devices(connection: Connection, devices: Iterable[DeviceFacts]) -> list[bool]:
     """Store each item unless equally new or newer facts are stored for its device and node.
 
-    Return for each item whether it was stored.
+    Return, for each item, whether it was stored.
     """
     names = tuple(c.name for c in device.columns)
     return _store_newest(connection, _DEVICES, [_row(names, item.to_wire()) for item in devices])
@@ -180,7 +180,7 @@ def store_events(connection: Connection, events: Iterable[Event]) -> None:
 class AtOnce:
     """Derived columns of new runs without records, stored together with the runs.
 
-    At a first import, this covers nearly all runs.
+    During a first import, this covers nearly all runs.
     """
 
     recorded: Set[Job]
@@ -280,7 +280,7 @@ def readable(read: Callable[[RowMapping], T], row: RowMapping) -> T | None:
 
 
 def _store_newest(connection: Connection, newest: Newest, rows: Sequence[dict[str, Any]]) -> list[bool]:
-    """Store the rows that are newer than the stored rows; return for each row whether it was stored."""
+    """Store the rows that are newer than the stored rows; return, for each row, whether it was stored."""
     if not rows:
         return []
 

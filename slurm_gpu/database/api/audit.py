@@ -18,7 +18,7 @@ MOST_SHOWN = 1000
 
 
 def store_audit(connection: Connection, acts: Sequence[ReportedAuditEvent], who: str) -> int:
-    """Store the events whose IDs are not stored yet; return the number of all events given."""
+    """Store the events whose IDs are not stored yet; return the total number of events given."""
     rows = [
         {
             "audit_id": act.id,

@@ -84,7 +84,7 @@ class ReportedLimit(msgspec.Struct):
 
 
 class ReportedQuota(msgspec.Struct):
-    """The limits and use of a user in a request."""
+    """A user's limits and use in a request."""
 
     user: _Name
     as_of_s: float

@@ -16,7 +16,7 @@ _MOST_FOUND = 100
 
 
 def store_decisions(connection: Connection, decisions: Sequence[ReportedDecision], cluster: str) -> int:
-    """Store the decisions whose IDs are not stored yet; return the number of all decisions given."""
+    """Store the decisions whose IDs are not stored yet; return the total number of decisions given."""
     names = ReportedDecision.__struct_fields__[1:]
     rows = [
         {"decision_id": item.id, "cluster": cluster, **{name: getattr(item, name) for name in names}}

@@ -100,8 +100,8 @@ def past_runs(connection: Connection, cluster: str, since_s: int) -> Runs:
 def queue_runs(jobs: Iterable[QueuedJob], now_s: float) -> Runs:
     """Return the pending and running jobs; each array task is one job, as in accounting.
 
-    If an array has more than MOST_TASKS tasks, the requests of its rows are scaled to add up to the request
-    of the whole array.
+    If an array has more than MOST_TASKS tasks, the requests of its rows are scaled so that they add up to the
+    request of the whole array.
     """
     listed = [job for job in jobs if waits(job, now_s) or job.state in _RUNNING]
     tasks = [min(max(job.n_tasks, 1), MOST_TASKS) for job in listed]

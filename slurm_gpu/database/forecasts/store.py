@@ -11,11 +11,12 @@ from sqlalchemy import Connection, delete, insert, select
 from slurm_gpu.database.storage.batches import batched
 from slurm_gpu.database.storage.schema import forecast, forecast_model
 
-# By default, MariaDB accepts 16 MiB per packet. Parts are smaller, to block other transactions for less time.
+# By default, MariaDB accepts 16 MiB per packet. Parts are smaller, so they block other transactions for less
+# time.
 PART_BYTES = 512 * 1024
 MODELS_KEPT = 3
-# Minimum interval between stored forecasts of a job. Otherwise, repeated requests would fill the table, and
-# their jobs would have more weight in the accuracy.
+# Minimum interval between stored forecasts of a job. Otherwise, repeated requests would fill the table and
+# give their jobs more weight in the accuracy.
 AGAIN_AFTER_S = 600
 _CLOCKS_DIFFER_S = 86400
 _IDS_AT_ONCE = 500

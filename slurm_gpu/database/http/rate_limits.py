@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 # The limits of slurm-gpuweb are higher by this factor, since it reads for all users of its pages.
 WEB_FACTOR = 8
-# A full bucket contains the number of rows that refills in this many seconds.
+# The capacity of a bucket is the number of rows that are refilled in this many seconds.
 BURST_S = 5.0
 # A request waits at most this long at each limit before it is rejected.
 WAIT_S = 1.0
@@ -126,7 +126,7 @@ class BoundedCallers:
 
 
 class Share:
-    """The use of a caller's limits by one request."""
+    """One request's use of its caller's limits."""
 
     def __init__(self, bounds: CallerBounds) -> None:
         self._bounds = bounds

@@ -46,7 +46,7 @@ async def posted(authenticator: Authenticator, request: Request) -> tuple[Caller
 
 
 async def asked(authenticator: Authenticator, request: Request) -> tuple[Callable[[], Caller], bytes]:
-    """Return a function that identifies the caller, and return the body of the request.
+    """Return a function that identifies the caller, and the body of the request.
 
     The function may block. The body is not read if there is no credential.
     """

@@ -10,8 +10,8 @@ from slurm_gpu.http.connection_limits import ConnectionLimits
 from slurm_gpu.http.server import FirstReader, HttpServer
 
 # The server and each worker accept up to 4,000 connections. Ten thousand nodes post a thousand times per
-# second, and all of them wait if answers pause for a moment. 20 addresses that use their maximum leave 668
-# connections.
+# second, and all of them wait if answers pause for a moment. If 20 addresses use their maximum, 668
+# connections remain.
 LIMITS = ConnectionLimits(
     request_within_s=5.0,
     body_within_s=None,
@@ -20,7 +20,8 @@ LIMITS = ConnectionLimits(
     share_of_sender=4,
     most_of_sender=200,
     is_unlimited=lambda sender: sender == 0,  # root has no limit over the Unix socket
-    # Nodes stop waiting after 20 s. In order of arrival, every answer might come shortly after that.
+    # Nodes stop waiting after 20 s. If connections were served in order of arrival, every answer might come
+    # shortly after that.
     backlog_s=8.0,
 )
 

@@ -22,7 +22,7 @@ _LEAST_PER_S = 5.0
 # If this many shipments wait throughout an interval, the measured rate is the maximum.
 _BUSY = 20
 _MEASURED_EACH_S = 1.0
-# Slots assigned per served shipment. A node that retries too early retries again, at nearly no cost.
+# Slots assigned per served shipment. A node that retries too early retries again, at almost no cost.
 _INVITED = 1.5
 _SOONEST_S = 1.0
 _LATEST_S = 300.0

@@ -82,8 +82,8 @@ def _denied(record: Watch, runs: Sequence[_RunPeriod], job: QueuedJob | None) ->
 
 
 def _shows_all_nodes(job: QueuedJob) -> bool:
-    """Return whether the queue lists all nodes of the run, that is, the job has not left any of its nodes.
+    """Return whether the queue lists all nodes of the run, that is, whether the job has not left any node.
 
-    Accounting also lists the nodes that a job has left, perhaps with a delay.
+    Accounting also lists the nodes that a job has left, but possibly only after a delay.
     """
     return bool(job.nodes) and job.resized_s is None and job.state != "COMPLETING"

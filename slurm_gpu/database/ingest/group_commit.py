@@ -39,8 +39,8 @@ class GroupCommit(Generic[T, R]):
     """Stores many items in few transactions, one transaction at a time. Thread-safe.
 
     Items that have a common name, as returned by `names`, are never stored in the same transaction. `who`
-    returns the sender of an item. After a sender's rows were found to be locked, each of its items is stored
-    in its own transaction without waiting for locks, until one of them succeeds.
+    returns the sender of an item. Once a sender's rows are found to be locked, each of its items is stored in
+    its own transaction without waiting for locks, until one of them succeeds.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class GroupCommit(Generic[T, R]):
         self._locked_again_s = -math.inf
 
     def do(self, items: Sequence[T]) -> list[R | Exception]:
-        """Store the items; return for each its result after the commit, or the exception that was raised."""
+        """Store the items; after the commit, return each item's result or the exception that was raised."""
         entries = [_PendingItem[T, R](item, self._names(item), self._who(item)) for item in items]
         coming = deque(entries)
         with self._lock:
@@ -125,7 +125,8 @@ class GroupCommit(Generic[T, R]):
     def _do_locked(self, entry: _PendingItem[T, R], until_s: float | None = None) -> None:
         """Store an item without waiting for locks.
 
-        Do not try after `until_s` or, if it is None, more often than LOCKED_SHARE allows.
+        If `until_s` is given, do not try after this time. Otherwise, try only as often as LOCKED_SHARE
+        allows.
         """
         began_s = self._clock.monotonic()
         if began_s < self._locked_again_s if until_s is None else began_s >= until_s:

@@ -1,8 +1,9 @@
 """Notify systemd's watchdog while slurm-gpudbd makes progress.
 
-slurm-gpudbd hangs if its event loop is blocked; this code then does not run either. It also hangs if requests
-wait but none is answered, or if shipments wait but none is stored. The same applies if the import has ended
-or makes no progress. An unreachable database is not a hang, since requests are answered with errors.
+slurm-gpudbd hangs if its event loop is blocked; in that case, this code does not run either. It is also
+considered hung if requests wait but none is answered, or if shipments wait but none is stored. The same
+applies if the import has ended or makes no progress. An unreachable database is not a hang, since requests
+are answered with errors.
 """
 
 from __future__ import annotations
@@ -22,17 +23,18 @@ log = logging.getLogger(__name__)
 
 # At 1,000 shipments per second, each answered within 0.1 s, half this number of shipments wait at once.
 MANY_SHIPMENTS = 200
-# If no request is answered for this time, slurm-gpudbd hangs. A single request waits for much less time, even
-# if the database does not answer.
+# If no request is answered for this time, slurm-gpudbd is considered hung. A single request waits for much
+# less time, even if the database does not answer.
 ANSWERED_WITHIN_S = 600.0
-# A step of the import is one query of sacct, which may take ten minutes, or a few hundred jobs or rows.
+# A step of the import is either one query of sacct, which may take ten minutes, or a few hundred jobs or
+# rows.
 IMPORT_STEP_WITHIN_S = 3600.0
 
 
 class Answering:
     """ASGI middleware that detects unanswered requests.
 
-    POST and GET requests are counted separately, since writing can hang while reading works, or the reverse.
+    POST and GET requests are counted separately, since writing can hang while reading works, or vice versa.
     """
 
     def __init__(self, app: ASGIApp, clock: Clock) -> None:

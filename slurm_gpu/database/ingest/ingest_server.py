@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 _FAILURES = OutageLog(log, "a shipment failed: %s", SystemClock())
 
 TARGET = "/v1/node"
-# Maximum number of bytes in a request head that is parsed here, and in one read.
+# Maximum sizes in bytes of a request head that is parsed here, and of one read.
 _HEAD_BYTES = 1 << 13
 _PIECE_BYTES = 1 << 18
 # Interval between checks for connections that take too long.
@@ -216,7 +216,8 @@ class IngestServer:
         """Read a connection, and close it if the request head takes longer than `within_s`."""
         visit = IngestConnection(self, connection, address, within_s, self._bodies.begin(address))
         self._visits[visit] = None
-        # Use the descriptor number: for an unregistered socket object, selectors format a slow error message.
+        # Use the descriptor number: for an unregistered socket object, selectors spend time on formatting an
+        # error message.
         asyncio.get_running_loop().add_reader(connection.fileno(), visit.readable)
 
     def take(self, visit: IngestConnection, connection: socket.socket) -> None:

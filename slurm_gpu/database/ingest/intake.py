@@ -96,7 +96,7 @@ class Intake:
         return answer
 
     def take_all(self, some: Sequence[tuple[CheckedShipment, str | None]]) -> list[Answer | Exception]:
-        """Store shipments together; return for each its answer or the exception that `take` would raise."""
+        """Store shipments together; return each one's answer or the exception that `take` would raise."""
         takings = [self._taking(shipment, address) for shipment, address in some]
         steps = [_step(partial(next, taking)) for taking in takings]
         waiting = {place: step for place, step in enumerate(steps) if isinstance(step, AdmittedItems)}

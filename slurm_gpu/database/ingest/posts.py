@@ -29,7 +29,7 @@ from slurm_gpu.http.identity import CONNECTION, PEER_UID, Authenticator, Caller
 
 log = logging.getLogger(__name__)
 
-# A node has one request in progress, and perhaps abandoned ones. A single node must not occupy all threads.
+# A node has one request in progress, and possibly abandoned ones. A single node must not occupy all threads.
 SHIPMENTS_OF_AN_ADDRESS = 4
 # With a single thread, one slow name resolution would block all shipments. More threads than this would only
 # wait for Python's lock.

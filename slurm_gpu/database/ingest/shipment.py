@@ -207,7 +207,7 @@ def _inflate(body: bytes, most: int) -> bytes | None:
 
 
 def _check_effort(body: bytes) -> None:
-    """Reject a body that would take long to parse.
+    """Reject a body that would take a long time to parse.
 
     Commas and brackets within strings are counted too.
     """

@@ -30,7 +30,7 @@ STORED_AT_ONCE = 100
 WAITING_BYTES = 64 << 20
 # After this time, a node abandons its request and sends the same shipment again.
 WAITED_FOR_S = 20.0
-# Maximum number of pairs of node and version for which an unsupported wire version is logged.
+# Maximum number of (node, version) pairs for which an unsupported wire version is logged.
 MAX_REFUSALS_LOGGED = 20_000
 
 encode = msgspec.json.Encoder().encode

@@ -1,10 +1,10 @@
-"""Run a worker process of slurm-gpudbd, which receives shipments on another processor.
+"""Run a worker process of slurm-gpudbd, which receives shipments on another CPU core.
 
 python -m slurm_gpu.database.ingest.worker SOCKET # slurm-gpudbd runs this; SOCKET is a descriptor number
 
 A worker accepts connections from the listening socket of slurm-gpudbd, and passes connections with other
 requests on to slurm-gpudbd. A worker ends when SOCKET is closed, so it never outlives slurm-gpudbd.
-Shipments in progress at the end of a worker may or may not be stored, and their nodes receive no answer.
+Shipments in progress when a worker ends may or may not be stored, and their nodes receive no answer.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ STATUS_EACH_S = 1.0
 SENT_EACH_S = 0.05
 # slurm-gpudbd kills a worker that sends a batch of more than 64 MiB.
 _BATCH_BYTES = 1 << 20
-# The queue has room for half a minute at a thousand posts per second, if slurm-gpudbd does not read.
+# At a thousand posts per second, the queue has room for half a minute in which slurm-gpudbd reads nothing.
 _KEPT_BYTES = 64 << 20
 
 

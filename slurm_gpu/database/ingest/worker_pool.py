@@ -1,4 +1,4 @@
-"""Run worker processes that receive shipments, since one Python process computes on only one processor.
+"""Run worker processes that receive shipments, since a single Python process uses only one CPU core.
 
 All processes, including slurm-gpudbd, accept connections from one listening socket. No important state is
 lost when a worker dies, since workers send live values and other data for readers to slurm-gpudbd in batches.

@@ -25,7 +25,7 @@ ITEMS_PER_S = 20.0
 
 
 class LiveBoard:
-    """Stores recent host metrics, and each node's live values until the next ones are LATE_S late."""
+    """Stores recent host metrics, and each node's live values until the next ones are overdue by LATE_S."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._lock = clock, threading.Lock()
@@ -38,7 +38,7 @@ class LiveBoard:
         """Store live values unless newer ones are stored; the next values are due in `interval_s`."""
         with self._lock:
             now = self._clock.monotonic()
-            # Ten thousand nodes post a thousand times per second, so expired values are not dropped at every
+            # Ten thousand nodes post a thousand times per second, so expired values are not dropped on every
             # post.
             if now >= self._drop_at:
                 self._drop_at = now + DROP_EVERY_S

@@ -1,4 +1,4 @@
-"""Count rejected items for the API and the metrics, which report them even to admins who read no logs."""
+"""Count rejected items for the API and the metrics, which report them even to admins who do not read logs."""
 
 from __future__ import annotations
 

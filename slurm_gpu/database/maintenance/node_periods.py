@@ -17,7 +17,7 @@ from slurm_gpu.slurm.occupancy import out_of_service
 
 UP = "up"
 GONE = "gone"
-# After slurmctld restarts, nodes do not respond for a while. A silence shorter than this begins no period.
+# After slurmctld restarts, nodes do not respond for a while. A shorter silence does not begin a new period.
 SETTLED_S = 150
 _SILENT_STATES = frozenset({"not_responding", "unknown"})
 _RECORDED = ("server_type", "zone", "gpus", "cpus", "memory_mib", "state")

@@ -260,7 +260,7 @@ def count_unmatched(connection: Connection, cluster: str, job_id: int | None = N
 
 
 def unmatched_jobs(connection: Connection, cluster: str, now_s: float) -> list[int]:
-    """Return up to ten jobs, newest first, without any run, whose final records ended 1 h to 7 days ago.
+    """Return up to ten jobs without a run whose final records ended 1 h to 7 days ago, newest first.
 
     slurmdbd stores most jobs within seconds, but loses a job if MariaDB dies while committing its row. While
     the import of accounting is late, the hour is counted back from the end of its last pass. Jobs with runs

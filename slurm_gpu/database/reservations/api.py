@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 MOST_SHOWN = 1000
 _LATE_S = 300
-"""Maximum time by which the approval of a reservation may follow its start, since approval takes time."""
+"""Maximum time after the start of a reservation at which it can be approved, since approval takes time."""
 _IDS = re.compile(r"\d{1,18}(,\d{1,18})*")
 # Reject a leading - or +: Slurm would remove the name from a list, or add it to the list.
 _NAME = r"^[\w.@][\w.@+-]*\Z"

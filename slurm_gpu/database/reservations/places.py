@@ -1,4 +1,4 @@
-"""Cache the accounts of users who request reservations, to limit the calls of sacctmgr."""
+"""Cache the accounts of users who request reservations, to limit the number of sacctmgr calls."""
 
 from __future__ import annotations
 

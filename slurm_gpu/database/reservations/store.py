@@ -131,7 +131,7 @@ def _promised_to_another(
 
 
 def _moved(connection: Connection, one: Reservation, nodes: str, now_s: int) -> dict[str, Any]:
-    """Return the columns to update when a reservation's nodes change: `nodes`, or `error` if taken."""
+    """Return the columns to update when a reservation's nodes change: `nodes`, or `error` if any is taken."""
     _wait_for_turn(connection, now_s)
     assert one.start_s is not None
     assert one.end_s is not None

@@ -21,8 +21,8 @@ from slurm_gpu.files.atomic import whole_file
 DUMP_PROGRAMS = ("mariadb-dump", "mysqldump")
 MARIADB_BACKUPS = Path("/var/lib/slurm-gpu/backup")
 _WITHOUT = "make a backup by other means and run `slurm-gpu db upgrade --no-backup`"
-# Matches the names of backups before upgrades, to find the partial files of interrupted backups. These files
-# may be large, and new backups do not replace them, because each name contains the time.
+# Matches the names of backups made before upgrades, to find the partial files of interrupted backups. These
+# files may be large, and new backups do not replace them, because each name contains the time.
 _BACKUPS = "*-before-*"
 _COMPLETE = b"-- Dump completed"
 _TAIL_BYTES = 256

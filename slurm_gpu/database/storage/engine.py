@@ -52,7 +52,7 @@ LOCK_WAIT_S = 30
 # Maximum wait for rows that another session of MariaDB has locked. All shipments wait during this time.
 ROW_LOCK_WAIT_S = 5
 ANSWERS_WITHIN_S = 60
-# Errors due to values that the database or driver rejects, at every attempt. All other errors are
+# Errors due to values that the database or driver rejects on every attempt. All other errors are
 # DatabaseError: an unreachable, locked or full database, or a missing table, is not due to values.
 REFUSED = StatementError, OverflowError, UnicodeError
 _LOCK_WAIT_TIMEOUT, _DEADLOCK = 1205, 1213
@@ -65,8 +65,8 @@ _OF_ACCOUNT = frozenset({1044, 1045, 1049, 1698})
 _URL = "url in slurm-gpudbd.yaml"
 _TRIES = 5
 _WRITE = "slurm_gpu_write"
-# Starlette answers in up to 40 threads. The other connections are for the import, shipments and their
-# answers.
+# Starlette answers requests in up to 40 threads. The other connections are for the import, shipments and
+# their answers.
 _POOL: dict[str, Any] = {"pool_size": 10, "max_overflow": 40, "pool_timeout": LOCK_WAIT_S}
 
 
@@ -248,7 +248,7 @@ def _checked_url(url: str) -> URL:
         raise InvalidUrlError(
             "the database name is missing; append it to the host, as in localhost/slurm_gpu"
         )
-    # A relative path would be wrong, because commands run in other directories than slurm-gpudbd.
+    # A relative path would be wrong, because commands do not run in slurm-gpudbd's directory.
     if backend == "sqlite" and not (parsed.database or "").startswith("/"):
         raise InvalidUrlError(
             "a SQLite database requires an absolute path, and thus four slashes, as in "

@@ -1,7 +1,7 @@
 """Pack statistics and timelines, which make up most of a database, into a third of their size.
 
 The first byte of a value identifies its format. Stored values must remain readable indefinitely, so a format
-never changes, including its dictionary. A new format gets another first byte.
+never changes, including its dictionary. A new format gets a different first byte.
 
     b"1"  JSON, deflated (RFC 1951) with the preset dictionary _DICTIONARY. A histogram {percent: ms} is
           stored as a list, which takes half the space: the first percentage, then the ms of that percentage

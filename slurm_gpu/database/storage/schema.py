@@ -59,8 +59,9 @@ metadata = MetaData()
 class Json(TypeDecorator[Any]):
     """Compact JSON as text; None is stored as NULL.
 
-    The JSON types of the databases are not used: MariaDB's type rejects valid output of Python, such as 32
-    levels of nesting or half a surrogate pair. A node would resend an event with such content indefinitely.
+    The JSON types of the databases are not used: MariaDB's type rejects some of Python's valid output, such
+    as 32 levels of nesting or half a surrogate pair. A node would resend an event with such content
+    indefinitely.
     """
 
     impl = Text

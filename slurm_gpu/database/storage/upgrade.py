@@ -19,8 +19,8 @@ def make_ready(database: Database) -> None:
     """Create the tables of an empty database when slurm-gpudbd starts.
 
     Raise DatabaseError if the database is unreachable, and UnusableDatabaseError if it contains data in
-    another schema. Upgrading such a database may take long and requires a backup, so an admin must start the
-    upgrade.
+    another schema. Upgrading such a database may take a long time and requires a backup, so an admin must
+    start the upgrade.
     """
     if not database.is_due():
         return

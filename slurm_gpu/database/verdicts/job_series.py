@@ -177,7 +177,7 @@ def _own_cpu(run: Run) -> float:
 def _cut_to_common_end(series: Sequence[WorkerSeries]) -> Sequence[WorkerSeries]:
     """Cut all series at the end of the earliest window, since nodes send windows at different times.
 
-    In a job of one minute, values of some nodes would otherwise be missing for a third of the time.
+    In a job that lasts one minute, values of some nodes would otherwise be missing for a third of the time.
     """
     ends: dict[str, float] = {}
     for one in series:
@@ -227,7 +227,7 @@ def _aligned(
 
 
 def _throttled(run: Run) -> dict[tuple[str, str], float]:
-    """Return by device the fraction of time for which a fault throttled the device, if this was recorded."""
+    """Return, by device, the fraction of time for which a fault throttled the device, if it was recorded."""
     bad: dict[tuple[str, str], list[float]] = {}
     for record in run.devices or ():
         if record.throttle_s is None or record.sampled_s <= 0:

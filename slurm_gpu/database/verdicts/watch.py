@@ -64,7 +64,7 @@ class _WatchedJob:
     n_moving: int = 0
     hung_s: float = 0.0
     hung_last_s: float = -math.inf
-    """`hung_s` and `hung_last_s` are the first and last time at which the job was found to hang."""
+    """`hung_s` and `hung_last_s` are the first and last times at which the job was found to hang."""
     seen_stalled: bool = False
     """Whether live values have confirmed the reported hang."""
 

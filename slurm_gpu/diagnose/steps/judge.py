@@ -152,7 +152,7 @@ def _two_groups(
     """
     ratio = _ratios(levels, stage)
     noise = np.abs(residuals(cost)).reshape(ratio.size, -1)
-    # If most operations of a place take no time, its noise is unknown.
+    # If most operations of a replica's stage take no time, its noise is unknown.
     noise[~np.isfinite(noise)] = np.nan
     error = 1.25 * MAD_TO_SIGMA * median(noise) / np.sqrt(np.maximum(np.isfinite(noise).sum(axis=1), 1))
     known = np.isfinite(ratio)

@@ -61,6 +61,6 @@ def residuals(cost: Matrix) -> Matrix:
 
 
 def std_of(excess: Matrix) -> float:
-    """Return the standard deviation of the known values; 0 without any."""
+    """Return the standard deviation of the known values; 0 if there are none."""
     known = excess[np.isfinite(excess)]
     return float(known.std()) if known.size else 0.0

@@ -58,7 +58,7 @@ class Overview:
     nodes: Sequence[StateOfNodes]
     waits: Sequence[WaitReason]
     users: Sequence[tuple[str, float]]
-    """The number of GPUs allocated to each user's jobs, the largest first; shards count as fractions."""
+    """The number of GPUs allocated to each user's jobs, largest number first; shards count as fractions."""
     rows: Sequence[ShownRow]
     alerts: Sequence[JobAlert] | None
     """Alerts, the most serious first; None if the cluster has not been watched for long enough."""

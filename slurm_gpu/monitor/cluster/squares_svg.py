@@ -18,7 +18,7 @@ from slurm_gpu.monitor.palette import INKS, STATES, sequential
 
 _SIDE, _STEP = 7, 8
 _NODES_OF_A_COLUMN = 16
-# The maximum width, and the minimum width, which is the width that the legend requires.
+# The maximum width, and the minimum width, which the legend requires.
 _WIDTH, _LEAST_WIDTH = 1280, 660
 _MARGIN, _HEAD, _BETWEEN = 16, 18, 12
 _LEGEND = 56

@@ -50,7 +50,7 @@ def make_state(
 ) -> PageState:
     """Make a state from the data `seen`, reusing unchanged parts of the previous state.
 
-    `attention` must have processed `seen` before.
+    `attention` must already have processed `seen`.
     """
     nodes = seen.cluster.nodes
     key = layout_key(nodes, seen.reports, racks)

@@ -12,7 +12,7 @@ Header = tuple[bytes, bytes]
 
 _LEVEL = 6
 _LARGE_BYTES = 1 << 18
-# The gzip level for large bodies. A higher level takes many milliseconds longer and saves few bytes.
+# The gzip level for large bodies. A higher level takes many milliseconds longer and saves only a few bytes.
 _LARGE_LEVEL = 1
 _GZIP = 16 + zlib.MAX_WBITS
 # A body that is shorter than this fits into one packet without compression.

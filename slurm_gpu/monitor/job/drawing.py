@@ -1,4 +1,4 @@
-"""Draw pages that require numpy and seconds of processor time, each in its own process.
+"""Draw pages that require numpy and several seconds of CPU time, each page in its own process.
 
 At most two processes run at once, and only a few requests may wait. Therefore, even many pages delay neither
 answers to other users nor the heartbeat of slurm-gpuweb.
@@ -25,7 +25,7 @@ OF_A_USER = 2
 # The time limit for one drawing. Drawing a job of 128 GPUs and 24 hours takes two seconds.
 WITHIN_S = 60.0
 _RETRY = {"Retry-After": "5"}
-# A command draws the page, not an imported module, because only the new process should load numpy.
+# The page is drawn by a command rather than an imported module, so that only the new process loads numpy.
 DIAGNOSIS = (sys.executable, "-S", "-P", "-m", "slurm_gpu.reports.diagnosed.process")
 
 

@@ -89,7 +89,7 @@ class Me:
         ]
 
     def _quota(self, user: str) -> Quota:
-        """Return the user's limits, which are cached for some seconds unless they are unknown."""
+        """Return the user's limits, which are cached for a few seconds unless they are unknown."""
         with self._lock:
             until, kept = self._limits.get(user, (0.0, None))
         if kept is not None and self._clock.monotonic() < until:

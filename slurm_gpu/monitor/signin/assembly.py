@@ -1,4 +1,4 @@
-"""Assemble the parts of the sign-in from slurm-gpuweb.yaml and slurm-gpu.yaml."""
+"""Assemble the sign-in components as configured in slurm-gpuweb.yaml and slurm-gpu.yaml."""
 
 from __future__ import annotations
 
@@ -75,5 +75,5 @@ class SignIn:
         return Guard(app, self._sessions, self._cookie, self._rights, self._proxy)
 
     def close(self) -> None:
-        """Stop the threads of the sign-in."""
+        """Stop the sign-in threads."""
         self._rights.close()

@@ -20,7 +20,7 @@ from slurm_gpu.monitor.viewer import VIEWER, Viewer
 # Pages of other sites cannot send this header without a preflight request.
 ACTS_HEADER = "X-Slurm-Gpu"
 SIGN_IN = "/signin"
-# The key under which the scope of a request contains its session, if there is one.
+# The key of the session, if there is one, in the scope of a request.
 SESSION = "slurm_gpu.session"
 _HARMLESS = frozenset({"GET", "HEAD"})
 _ACTS = ACTS_HEADER.lower().encode()
@@ -59,7 +59,7 @@ class Cookie(NamedTuple):
 
 
 class Guard:
-    """Wraps the application, and sets VIEWER, which `viewer_of` reads, in the scope of each request."""
+    """Wraps the application, and sets VIEWER in the scope of each request; `viewer_of` reads it."""
 
     def __init__(
         self, app: ASGIApp, sessions: Sessions, cookie: Cookie, rights: Rights, proxy: TrustedProxy | None

@@ -18,7 +18,7 @@ _PATH = "/signin"
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A link that can be used once, until `until_s` by the wall clock of slurm-gpuweb's host."""
+    """A link that can be used once, no later than `until_s` by the wall clock of slurm-gpuweb's host."""
 
     url: str
     until_s: int
@@ -39,7 +39,7 @@ def ask_for_link(config: SiteConfig, timeout_s: float = _TIMEOUT_S) -> Link:
     credential = munge.encode(munge.request_digest("POST", _PATH, body), config.munge_socket)
     headers = {"Authorization": f"MUNGE {credential}", "Content-Type": "application/json"}
     try:
-        # Use the system's certificates, because they include the site's own authority. Do not use a proxy,
+        # Use the system's CA certificates, because they include the site's own CA. Do not use a proxy,
         # because it would see the link.
         trusted = ssl.create_default_context() if web.startswith("https:") else True
         with httpx.Client(verify=trusted, trust_env=False, timeout=timeout_s) as client:

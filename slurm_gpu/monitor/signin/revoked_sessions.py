@@ -33,7 +33,7 @@ class RevokedSessions:
         return session_id in self._until
 
     def add(self, session_id: str, until_s: float) -> None:
-        """Revoke a session. If a path was given, return once the revocation is on disk."""
+        """Revoke a session. If a path was given, return only when the revocation is on disk."""
         with self._lock:
             now_s = self._wall()
             kept = {one: until for one, until in self._until.items() if until > now_s}

@@ -33,8 +33,8 @@ def right_of(user: str, operators: Operators) -> Right:
 class Rights:
     """Caches the result of `ask`, which may wait for a directory server.
 
-    A slightly old result is used while a thread refreshes it. Therefore, only the first request of a user, or
-    the first request after a pause of some minutes, waits.
+    A slightly outdated result is used while a thread refreshes it. Therefore, only a user's first request,
+    or the first request after a pause of several minutes, waits.
     """
 
     def __init__(self, ask: Callable[[str], Right], monotonic: Callable[[], float]) -> None:
@@ -45,9 +45,9 @@ class Rights:
         self._thread = ThreadPoolExecutor(1, "rights")
 
     def known(self, user: str) -> Right | None:
-        """Return a user's cached rights, which may be slightly old.
+        """Return a user's cached rights, which may be slightly outdated.
 
-        Return None if they are unknown, or too old because the user sent no request for minutes.
+        Return None if they are unknown, or too old because the user sent no request for several minutes.
         """
         known = self._known.get(user)
         if known is None:

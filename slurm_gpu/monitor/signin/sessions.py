@@ -22,7 +22,7 @@ KEY_BYTES = 32
 _MOST_KEY_BYTES = 4096
 # A cookie is renewed once its age exceeds this share of the idle limit.
 _RENEWED_EACH = 0.1
-# A cookie may be ahead of the clock by at most this time, since the clock may have been set back.
+# A cookie's time may be ahead of the clock by at most this, since the clock may have been set back.
 _AHEAD_S = 60.0
 _MOST_GENUINE = 10_000
 # The maximum length of a cookie; real cookies are a tenth as long.
@@ -31,7 +31,7 @@ _LONGEST = 2048
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A signed-in user. Times are from the wall clock."""
+    """A signed-in user. Times are wall-clock times."""
 
     user: str
     uid: int
@@ -57,7 +57,7 @@ class Sessions:
         self.lifetime_s, self._idle_s = lifetime_s, idle_s
         self._ended = RevokedSessions(wall) if ended is None else ended
         self._genuine: dict[str, Session] = {}
-        """Sessions by cookies whose signatures were verified; all requests of a page send the same cookie."""
+        """Sessions by cookie with a verified signature; all requests of a page send the same cookie."""
 
     def begin(self, user: str, uid: int) -> Session:
         """Return a new session of a user."""

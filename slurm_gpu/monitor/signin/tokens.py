@@ -19,7 +19,7 @@ _LONGEST = 128
 
 
 class TokenOwner(NamedTuple):
-    """The user of a token."""
+    """The user for whom a token was issued."""
 
     user: str
     uid: int
@@ -35,12 +35,12 @@ class FullError(Exception):
 
 
 class Tokens:
-    """Issues tokens and accepts each of them once; `monotonic` is in seconds. Thread-safe."""
+    """Issues tokens and accepts each of them once; `monotonic` returns seconds. Thread-safe."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic, self._lock = monotonic, threading.Lock()
         self._waiting: dict[bytes, _Waiting] = {}
-        """The owners of unused tokens by the token's digest, the oldest first; the tokens are not stored."""
+        """The owners of unused tokens by token digest, oldest first; the tokens themselves are not stored."""
 
     def issue(self, owner: TokenOwner) -> str:
         """Return a new token, valid for GOOD_FOR_S; raise FullError if there are too many.

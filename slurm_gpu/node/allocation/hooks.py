@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 MAX_BYTES = 64 * 1024
 MAX_POSITIONS = 1024
-# Rejected files take memory, because the run directory is on a tmpfs.
+# Rejected files use memory, because the run directory is on a tmpfs.
 MAX_REJECTED = 1000
 _UPTIME_STEP_S = 0.01
 _ROUNDING_S = 1e-4
@@ -51,8 +51,8 @@ class HookKind(StrEnum):
 class HookEvent:
     """The start or end of a job's allocation on this node.
 
-    `at_s` is wall-clock time; `uptime_s` is Clock.monotonic() in the boot `boot_id`. `positions` are Slurm's
-    GPU numbers (slurm_gpu.node.allocation.gres), empty for a job without GPUs.
+    `at_s` is wall-clock time; `uptime_s` is Clock.monotonic() during the boot `boot_id`. `positions` are
+    Slurm's GPU numbers (slurm_gpu.node.allocation.gres), empty for a job without GPUs.
     """
 
     path: Path

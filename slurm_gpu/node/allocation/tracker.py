@@ -22,7 +22,7 @@ def new_segment() -> str:
 class Allocation:
     """A job's GPUs on this node, observed without interruption since `start_s`.
 
-    `start_s` is Clock.monotonic() in the boot `key.boot_id`, and `start_wall_s` is the same time on the wall
+    `start_s` is Clock.monotonic() during the boot `key.boot_id`, and `start_wall_s` is that time by the wall
     clock: the time of the prolog, or of a restart of slurm-gpud. `begun_s` is Clock.monotonic() at the
     prolog. `prolog_at_s` is the prolog's wall-clock time in the hook file, which distinguishes the runs of a
     job. `devices` maps positions to UUIDs; unknown devices are absent. `is_reported` is true while Slurm, but
@@ -116,7 +116,7 @@ class Allocation:
         )
 
     def ended_before(self, end_s: float) -> Allocation:
-        """Return the allocation that ends at `end_s`; if the epilog is late, that may precede this segment.
+        """Return the allocation ended at `end_s`, which precedes this segment if the epilog is very late.
 
         In that case, the allocation starts where the previous segment ended, so that it covers the time until
         `end_s`.

@@ -17,7 +17,7 @@ from slurm_gpu.node.application.pattern_cost import LONGEST_TEXT
 from slurm_gpu.node.process.procfs import Processes, read
 
 _ARGUMENTS_LIMIT = LONGEST_TEXT
-# This size suffices for lines of 250 bytes and the default maximum of mappings (vm.max_map_count, 65,530).
+# This suffices for 250-byte lines and the default maximum number of mappings (vm.max_map_count, 65,530).
 _MAPS_LIMIT = 16 << 20
 _SCRIPT_LIMIT = 64 << 10
 _MOST_LIBRARIES = 8192

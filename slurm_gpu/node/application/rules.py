@@ -125,7 +125,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class ApplicationParameter:
-    """A parameter to store: the pattern's group, or the size of the file that it names."""
+    """A parameter to store: the pattern's group, or the size of the file that the group names."""
 
     pattern: re.Pattern[str]
     of_file: bool = False

@@ -37,11 +37,11 @@ _FIELDS: Mapping[str, tuple[_Field, ...]] = {
     # NVLINK_THROUGHPUT_DATA_… is in KiB; from the fifth generation on, NVLINK_COUNT_…_BYTES is used.
     "nvlink_rx_bytes": (_Field(139, _ALL_LINKS, shift=10), _Field(204, _EACH_LINK)),
     "nvlink_tx_bytes": (_Field(138, _ALL_LINKS, shift=10), _Field(202, _EACH_LINK)),
-    # ECC_SBE_VOL_TOTAL, ECC_DBE_VOL_TOTAL: single and double bit errors since the driver was loaded.
+    # ECC_SBE_VOL_TOTAL, ECC_DBE_VOL_TOTAL: single-bit and double-bit errors since the driver was loaded.
     "ecc_corrected": (_Field(3),),
     "ecc_uncorrected": (_Field(4),),
 }
-# By NVML's value type: the member of the union, and the width of a counter in bits.
+# The member of the union and the width of a counter in bits, by NVML's value type.
 _TYPES = {
     pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: ("uiVal", 32),
     pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: ("ulVal", 64),

@@ -25,9 +25,9 @@ _PARTS = {"sm_active": 2, "sm_occupancy": 3, "tensor": 5, "dram": 10}
 # The metrics in MiB/s by their name in Activity.
 _RATES = {"pcie_tx_bytes_per_s": 20, "pcie_rx_bytes_per_s": 21}
 _METRICS = {**_PARTS, **_RATES}
-# The names of the quantities, with their units as suffixes, by the name in Activity.
+# The names of quantities, with their units as suffixes, by the name of the field in Activity.
 _QUANTITIES = {name: f"{name}_frac" for name in _PARTS} | {name: name for name in _RATES}
-# Tolerance, for rates in MiB/s: a value computed from two counters may be slightly below 0, and a fraction
+# Tolerance for rounding errors, as a fraction or in MiB/s: a value may be slightly below 0, and a fraction
 # slightly above 1.
 _ROUNDING = 1e-3
 

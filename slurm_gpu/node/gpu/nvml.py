@@ -24,7 +24,7 @@ from slurm_gpu.node.gpu.reading import (
 from slurm_gpu.node.gpu.xids import XidEvents
 from slurm_gpu.plausible import is_plausible
 
-# A lost GPU may require reinitialising NVML, which interrupts the GPM of other GPUs; this is the minimum time
+# A lost GPU may require reinitialising NVML, which interrupts GPM on other GPUs; this is the minimum time
 # between two attempts.
 _RENEW_S = 60.0
 

@@ -22,7 +22,7 @@ NOT_FOUND = pynvml.NVML_ERROR_NOT_FOUND
 INSUFFICIENT_SIZE = pynvml.NVML_ERROR_INSUFFICIENT_SIZE
 UNKNOWN = pynvml.NVML_ERROR_UNKNOWN
 
-# After these errors, devices have to be searched for again.
+# After these errors, the devices must be searched for again.
 _ERRORS = {
     pynvml.NVML_ERROR_GPU_IS_LOST: ReadError.LOST,
     pynvml.NVML_ERROR_RESET_REQUIRED: ReadError.LOST,
@@ -144,8 +144,8 @@ class NvmlCalls:
         self.handle = handle
         self._uuid, self._log = uuid, log
         self._never: frozenset[str] = frozenset()
-        # By function or feature: the number of calls still to skip, and the length of the whole pause in
-        # calls.
+        # The number of calls still to skip and the length of the whole pause in calls, by function or
+        # feature.
         self._pauses: dict[str, tuple[int, int]] = {}
 
     def call(self, name: str, *arguments: Any) -> int:

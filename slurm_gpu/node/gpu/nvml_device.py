@@ -78,7 +78,7 @@ _NOT_OF_INSTANCES = (
 
 
 class Arrays:
-    """Buffers for the driver's lists, shared by all devices; a buffer that is too short is replaced."""
+    """Buffers for the driver's lists, shared by all devices; a buffer that is too small is replaced."""
 
     def __init__(self) -> None:
         self.samples: Any = (pynvml.c_nvmlSample_t * 128)()
@@ -92,7 +92,7 @@ def since_boot_s() -> float:
 
 
 class NvmlDevice:
-    """Reads one device; `parent` is the GPU's handle if the device is a MIG instance, or None."""
+    """Reads one device; `parent` is the GPU's handle if the device is a MIG instance, otherwise None."""
 
     def __init__(
         self,

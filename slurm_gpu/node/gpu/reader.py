@@ -23,7 +23,7 @@ Each line that the reader sends is a list of these messages:
     ["followed", uuid, reading]      "follow": a reading
     ["unfollowed"]                   "follow": the readings end, because a device did not answer
 
-The answers to "read" are sent together, unless they take long, so that slurm-gpud wakes up only once. The
+The answers to "read" are sent together, unless they take too long, so that slurm-gpud wakes up only once. The
 shared memory file PROGRESS contains the index of the GPU in the current call.
 """
 
@@ -104,7 +104,7 @@ class Commands:
 
 
 class Following(NamedTuple):
-    """Periodic readings at multiples of `every_s` of Clock.monotonic(), when slurm-gpud also samples."""
+    """Periodic readings when Clock.monotonic() is a multiple of `every_s`, as for slurm-gpud's samples."""
 
     requests: Sequence[ReadRequest]
     every_s: float
@@ -201,7 +201,7 @@ def _follow(
 def _outcomes(
     reader: NvmlReader, requests: Sequence[ReadRequest], answers: ReplyWriter, progress: mmap.mmap
 ) -> Iterator[tuple[str, Reading | Failure]]:
-    """Read devices one after another; if that takes long, send earlier answers first."""
+    """Read devices one after another; if that takes too long, send the first answers early."""
     flush_at_s = time.monotonic() + PATIENCE_S
     for request in requests:
         index = reader.index_of(request.uuid)

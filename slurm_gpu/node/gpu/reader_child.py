@@ -36,7 +36,7 @@ class ReaderFailedError(Exception):
 
 
 class ReaderChild:
-    """A process that calls NVML, and first searches for all devices, or only for devices at index `only`.
+    """A process that calls NVML; it first searches for all devices, or only for those at index `only`.
 
     `found` contains the devices by NVML's index of the GPU; it is complete once `ready` is true. `followed`
     contains the readings that the process made by itself and sent, each with the device's UUID. `unfollowed`

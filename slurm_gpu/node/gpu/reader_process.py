@@ -29,7 +29,7 @@ from slurm_gpu.node.gpu.reading import (
 
 log = logging.getLogger(__name__)
 
-# Maximum time in which a device must answer; longer at the start, when the driver may have to load.
+# A device must answer within this time; longer at the start, when the driver may have to load.
 DEADLINE_S = 2.0
 START_DEADLINE_S = 20.0
 # Maximum wait of devices() for a starting process.
@@ -314,7 +314,7 @@ class ReaderProcess:
             log.warning("%s", error)
 
     def _crash(self, why: str, index: int | None = None) -> None:
-        """Prepare the start of another process; the last one exited during a call to the device `index`."""
+        """Prepare to start another process; the last one exited during a call to device `index`, if given."""
         log.warning("%s; another one is started", why)
         self.exits.add(why)
         self._crashed_at = [at for at in self._crashed_at if at == index]

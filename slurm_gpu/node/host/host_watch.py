@@ -73,7 +73,7 @@ class HostWatch:
         self._alone = False
 
     def sample(self, now_s: float, node: NodeReading, on_gpu: Sequence[int] = ()) -> None:
-        """Take a sample; `on_gpu` are the job's processes on GPUs."""
+        """Take a sample; `on_gpu` contains the IDs of the job's processes on GPUs."""
         storage = now_s >= self._storage_s
         self._stats.sample(now_s, on_gpu, storage=storage)
         self._sample_traffic(node)

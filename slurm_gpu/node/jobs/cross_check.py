@@ -77,7 +77,7 @@ class Crosscheck:
     def check(
         self, device: str, pids: Iterable[int], allocated: Sequence[int], known: KnownJobs, now_s: float
     ) -> None:
-        """Check the processes that NVML lists on a device; `allocated` are the jobs that have the device."""
+        """Check the processes that NVML lists on a device; `allocated` contains the jobs that use it."""
         self._checked_s[device] = now_s
         before, self._suspects[device] = self._suspects.get(device, {}), {}
         for pid in pids:

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 # again, every 20 pings: half an hour at the default SlurmdTimeout of 300 s.
 REMEMBERED_S = 3600.0
 MOST = 10_000
-# Unless it restarts, slurmctld reports a run as running for at most this time after the epilog.
+# Unless it restarts, slurmctld reports a run as running for at most this long after the epilog.
 _EPILOG_UNCERTAIN_S = 10.0
 
 

@@ -24,7 +24,7 @@ TWICE_AFTER_S = 8.0
 _ON_ITS_WAY_S = 1.0
 # An epilog may arrive this long after the end time that Slurm reports.
 EPILOG_LATE_S = 30.0
-# Unknown jobs are assumed for at most this time, even if Slurm keeps reporting an unknown job.
+# Unknown jobs are assumed for at most this long, even if Slurm keeps reporting an unknown job.
 _UNKNOWN_JOBS_S = 30.0
 # The clocks of nodes and the controller differ by less than this.
 _CLOCKS_DIFFER_S = 60.0
@@ -35,7 +35,7 @@ _MOST_POSITIONS = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedJob:
-    """Slurm's report on a job with GPUs here, made `age_s` ago; `start_s` is on the controller's clock."""
+    """Slurm's report on a job with GPUs here, made `age_s` ago; `start_s` is by the controller's clock."""
 
     job_id: int
     restart: int
@@ -178,7 +178,7 @@ class Reconciliation:
                 continue
             younger = restart is not None and allocation.key.restart > restart
             ago_s = wall_s - ended_at_s
-            # The report may be on the end of an earlier run (without a restart count) or of an earlier job
+            # The report may concern the end of an earlier run (without a restart count) or of an earlier job
             # with this ID.
             earlier = ago_s > now_s - allocation.begun_s + _CLOCKS_DIFFER_S
             if not younger and not earlier and ago_s >= EPILOG_LATE_S:

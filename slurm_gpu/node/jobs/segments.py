@@ -31,7 +31,7 @@ class Checkpoints:
 
     If the epilog is lost, Slurm reports the end only after slurm-gpud has counted later samples, in which
     another job may have used the device. In that case, the last checkpoint before the end is used. If
-    checkpoints are made every 10 s for a day, about 50 of them are kept, each of 2 KB.
+    checkpoints are made every 10 s for a day, about 50 of them are kept, 2 KB each.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Checkpoints:
         self._young: list[tuple[int, float, bytes]] = []
 
     def add(self, at_s: float, record: bytes) -> None:
-        """Add the record at `at_s` (Clock.monotonic()) as JSON; call this at equal intervals."""
+        """Add the record at `at_s` (Clock.monotonic()) as JSON; call this at regular intervals."""
         self._added += 1
         self._kept.append((self._added, at_s, _packed(record)))
         self._kept = [
@@ -78,9 +78,9 @@ log = logging.getLogger(__name__)
 class OpenSegment:
     """An open or ending allocation that is being observed.
 
-    `tallies` and `histories` contain the tally and the checkpoints of each known device. `unsettled` are the
-    devices whose samples are still pending. `epilog` is the event that ended the segment; it is kept until
-    the final records are on disk.
+    `tallies` and `histories` contain the tally and the checkpoints of each known device. `unsettled` contains
+    the devices whose samples are still pending. `epilog` is the event that ended the segment; it is kept
+    until the final records are on disk.
     """
 
     allocation: Allocation

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from slurm_gpu.node.allocation.tracker import Allocation, EndedAllocation
 from slurm_gpu.node.jobs.inventory import Inventory
 
-# A driver takes some seconds to load; this limit equals START_DEADLINE_S of the reader.
+# A driver takes several seconds to load; this limit equals START_DEADLINE_S of the reader.
 RESOLVE_WITHIN_S = 20.0
 
 

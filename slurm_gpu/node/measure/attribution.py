@@ -65,7 +65,7 @@ class Attribution:
         self.settled_s = start_s
 
     def resume(self, now_s: float) -> None:
-        """Resume after an outage of the device; the time of the outage counts as unmeasured."""
+        """Resume after an outage of the device, which counts as unmeasured time."""
         # After a short outage, the driver's ring includes samples that were already counted.
         counted_s, was_set = self._spans.covered_s, self._spans.was_set_back()
         self._spans = UtilizationSpans(self._clock, now_s, was_set=was_set)

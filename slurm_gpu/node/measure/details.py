@@ -25,8 +25,8 @@ LINKS = ("pcie", "nvlink")
 # Two readings of the same moment may have slightly different times.
 _SAME_S = 0.01
 
-# A sample over 10 s does not describe a job that had the device only in the last few ms: because of earlier
-# stray processes, the GPU would appear fully used.
+# A sample that covers 10 s does not describe a job that had the device for only the last few ms: because of
+# earlier stray processes, the GPU would appear fully used.
 _LEAST_ALLOCATED_PART = 0.05
 
 # A GPU that computed for this long must have received kernels over PCIe.
@@ -67,7 +67,7 @@ class DetailCollector:
         self._throttle_s: dict[str, float] | None = None
 
     def free_since(self, at_s: float) -> None:
-        """Set the time since which the device was unallocated before the segment's start."""
+        """Set the time from which the device was unallocated until the segment's start."""
         self._free_since_s = at_s
 
     def see(

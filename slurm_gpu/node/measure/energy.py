@@ -1,8 +1,8 @@
 """Measure the energy and mean power of a segment with the energy counter, or else with power samples.
 
 The counters of some drivers stall while the GPU draws power. A counter is considered stalled if it grows by
-much less than the integral of the power samples. If the counter catches up later, it was only late.
-Otherwise, the samples are integrated over the time of the stall, and parts without samples are unmeasured.
+much less than the integral of the power samples. If the counter catches up later, it was merely delayed.
+Otherwise, the samples are integrated over the stall, and parts without samples are unmeasured.
 """
 
 from __future__ import annotations

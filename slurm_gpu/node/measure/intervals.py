@@ -96,7 +96,7 @@ class Gauge:
         return covered
 
     def peek(self, value: float | None, interval: Interval, *, ended: bool = False) -> CoveredMean | None:
-        """Take a reading and return the same as `see`, without counting the reading."""
+        """Return the same values as `see` and remember the reading, but do not count it."""
         before, self._before = self._before, value
         if not interval.continues:
             before = None

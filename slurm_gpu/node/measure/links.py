@@ -40,7 +40,7 @@ class LinkSum:
         return self._moving(rx, tx)
 
     def _moving(self, rx: float | None, tx: float | None) -> tuple[float | None, float | None]:
-        """Return the rates, with None for a direction that moved no bytes if the other did."""
+        """Return the rates; if bytes have moved in only one direction, the other rate is None."""
         rx_moved, tx_moved = self._rx.has_grown, self._tx.has_grown
         return rx if rx_moved or not tx_moved else None, tx if tx_moved or not rx_moved else None
 

@@ -41,7 +41,7 @@ def whole(reading: Reading, *, detailed: bool, free_after: bool = True) -> Devic
 
 
 def part(reading: Reading, own: Sequence[GpuProcess] | None, *, detailed: bool) -> DeviceSample:
-    """Return the sample of a segment on a shared device; `own` are its processes, or None if unknown."""
+    """Return the sample of a segment on a shared device; `own` is None if its processes are unknown."""
     return DeviceSample(
         reading=reading,
         memory_used=_process_memory(own, reading.memory),

@@ -5,7 +5,7 @@ Expensive values are read only in every tenth sample; these samples are called d
 
 from __future__ import annotations
 
-# A young segment is sampled often, since a full interval would be a third of a job of 3 s. A change in memory
+# A young segment is sampled often, since a full interval would be a third of a 3-second job. A memory change
 # is assumed to occur midway between two samples, so the error is at most half of this share of the segment's
 # age.
 YOUNG_SHARE = 0.005

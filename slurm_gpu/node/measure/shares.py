@@ -97,9 +97,9 @@ class JobSamples:
         was set back. The same offset applies to all samples, so that samples of one driver tick keep the same
         timestamp.
 
-        Some drivers reportedly list each process once, with the time of its last work and its mean since the
-        last read. These samples get the same timestamp, because they are means over the same time. Such
-        means show only the proportion in which jobs used the device.
+        Some drivers reportedly list each process once, with the time of its last work and its mean percentage
+        since the last read. These samples get the same timestamp, because they are means over the same time.
+        Such means show only the proportion in which jobs used the device.
         """
         if ring is None:
             self.known = None

@@ -152,7 +152,7 @@ class DeviceTally:
         return max(kept, default=since_s) - since_s <= TAKEN_BACK_S
 
     def _take_back_utilization(self, since_s: float) -> None:
-        """Subtract later utilisation; a sample that spans `since_s` counts in full before `since_s`."""
+        """Subtract utilisation after `since_s`; a sample that spans it counts in full as earlier usage."""
         before = None
         while self._utilizations and self._utilizations[-1].end_s > since_s:
             start_s, end_s, own, device = before = self._utilizations.pop()
@@ -207,7 +207,7 @@ class DeviceTally:
         return parts
 
     def free_since(self, at_s: float) -> None:
-        """Set the time since which the device was unallocated before the segment's start."""
+        """Set the time from which the device was unallocated until the segment's start."""
         self._details.free_since(at_s)
 
     def add_sample(self, sample: DeviceSample, gap_s: float, detail_gap_s: float) -> None:

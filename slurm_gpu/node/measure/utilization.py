@@ -18,7 +18,7 @@ from slurm_gpu.node.measure.intervals import OWN_S
 
 # The driver samples every 1/6 to 1 s, so a sample after a longer pause does not cover all of it.
 SAMPLE_MAX_S = 1.5
-# If the ring has had nothing new for this time (an idle GPU), the current value is used.
+# If the ring has had no new samples for this long (an idle GPU), the current value is used.
 QUIET_S = 1.5
 _CLOCK_STEP_S = 0.05
 _US = 1_000_000
@@ -48,7 +48,7 @@ class UtilizationSpans:
         self.has_ring = True
         self._last_us = self._to_us(self.covered_s)
         self._anchored = False
-        # The time of the last answer, and the time since which the device has answered without a pause.
+        # The time of the last answer, and the start of the current period without a gap in answers.
         self._answered_s: float | None = None
         self._answers_since_s = since_s
         # Timestamps that were ahead of the clock at the first reading, or at the first one after a step,
@@ -110,13 +110,13 @@ class UtilizationSpans:
         return [] if percent is None else [UtilizationSpan(start_s, now_s, percent)]
 
     def interrupt(self) -> None:
-        """Record an outage, so that the next current value does not cover the time of the outage."""
+        """Record an outage, so that the next current value does not cover it."""
         self._answered_s = None
 
     def clock_was_set(self, now_s: float) -> bool:
         """Return whether the wall clock has been set since the last sample; call this before each `take`.
 
-        If so, the ring of the new reading is useless, because it was requested with a time of the old clock.
+        If so, the ring of the new reading is useless, because it was requested with a time before the step.
         Read the ring again immediately: timestamps ahead of the clock identify the old samples.
         """
         offset_s = wall_ahead_s(self._clock)

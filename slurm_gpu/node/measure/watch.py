@@ -75,7 +75,7 @@ class DeviceWatch:
         self._read_s = -math.inf
         # Whether a read has failed since the last sample, or since the last detailed one.
         self._no_memory_before = self._no_details_before = False
-        # The time since which the device has been unallocated, as far as known, and the time of the last GPM
+        # The start of the time for which the device is known to be unallocated, and the time of the last GPM
         # reading.
         self._free_since_s = -math.inf
         self._activity_s: float | None = None
@@ -106,7 +106,7 @@ class DeviceWatch:
         self._others.unknown_jobs_until_s = at_s
 
     def recover(self, now_s: float) -> None:
-        """Resume after an outage of the device; the time of the outage is unmeasured."""
+        """Resume after an outage of the device, which counts as unmeasured time."""
         self.failure = None
         for segment in self._segments:
             segment.count(now_s)

@@ -33,7 +33,7 @@ class _Claim(NamedTuple):
 
 
 class EnvironmentJobs:
-    """Caches the jobs that the environments of processes name.
+    """Caches the jobs that are named in the environments of processes.
 
     Each environment is read once, or a few times if it names no job.
     """

@@ -30,7 +30,7 @@ NO_JOB = 0
 
 # This cache size suffices for the processes on a node's GPUs in the 20 s that the driver's samples cover.
 _REMEMBERED = 2_000
-# For this time, a pid is assumed to identify the same process.
+# A pid is assumed to identify the same process for this long.
 _FRESH_S = 0.5
 # Interval for rereading the cgroup of a process without a job; Slurm may still add the process to a job.
 _REREAD_S = 10.0
@@ -106,10 +106,10 @@ class ProcessJobs:
         """Return the job for which a process counts on a GPU that the `allocated` jobs share.
 
         The result is NO_JOB if the process does not belong to any of these jobs, and None if the job is
-        unknown. It is unknown if the process ended before it was read or belongs to MPS, which serves all
-        clients, or if it names no job and its user has several of these jobs. If only one of the jobs belongs
-        to the process's user, the process counts for that job, because a daemon may have started a container
-        for it.
+        unknown. The job is unknown if the process ended before it was read or belongs to MPS, which serves
+        all clients, or if the process names no job and its user has several of these jobs. If only one
+        belongs to the process's user, the process counts for that job, because a daemon may have started a
+        container for it.
         """
         job = self.job_of(pid, jobs)
         known = self._known.get(pid)

@@ -45,8 +45,8 @@ def _read_small(path: str) -> bytes:
 class ProcessStat(NamedTuple):
     """The fields of /proc/PID/stat; `started` (ticks since boot) distinguishes processes with equal pids.
 
-    Times are in ticks: `own_ticks` of the process itself, `children_ticks` of all descendants that were
-    waited for.
+    Times are in ticks: `own_ticks` is the time of the process itself, and `children_ticks` that of all
+    descendants that were waited for.
     """
 
     ppid: int

@@ -29,8 +29,8 @@ from slurm_gpu.node.allocation.state_lock import StateLock, is_same_file
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-# The log is compacted when its outdated data reach this size, and also either the size of its current data or
-# the limit below.
+# The log is compacted when its outdated data reach both this size and the size of its current data; for this
+# comparison, the latter counts as at most the limit below.
 COMPACT_BYTES = 1 << 20
 _GARBAGE_MAX_BYTES = 32 << 20
 # The reserve suffices to rewrite the usual amount of waiting data.

@@ -75,7 +75,7 @@ class HttpPost:
         self._credential, self._local = credential, local
 
     def __call__(self, body: bytes) -> Reply:
-        """Send a body and wait for the reply, at most TIMEOUT_S for each step."""
+        """Send a body and return the reply, waiting at most TIMEOUT_S for each step."""
         where = str(self._local)
         try:
             connection = self._connect_here()

@@ -1,7 +1,7 @@
 """Schedule shipments to slurm-gpudbd, and apply its replies to the spool.
 
 Final records and events are sent after a short random delay, which differs between nodes. Live values are
-sent as often as slurm-gpudbd requires, but within LIVE_S after changes on the node. The first records of a
+sent as often as slurm-gpudbd requires, and within LIVE_S of a change on the node. The first records of a
 running job are sent with the live values within LIVE_S, and later records every PERIOD_S ± JITTER_S. After a
 temporary failure, everything except live values is sent again after a growing pause with jitter.
 """
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 PERIOD_S = 300.0
 JITTER_S = 60.0
 LIVE_S = LIVE_INTERVAL_S
-# After a start or a change in open jobs, live values are sent every LIVE_S for this time.
+# After a start or a change in open jobs, live values are sent every LIVE_S for this long.
 BUSY_S = 60.0
 # The first record of a running job covers at least this time: a record of its first second would show almost
 # no utilisation, and slurm-gpudbd receives no other record until the next period.
@@ -46,7 +46,7 @@ MAX_ITEMS = 100
 # Missing items are sent again at most this often, since slurm-gpudbd may have stored them meanwhile.
 AGAIN_S = 60.0
 AGAIN_MAX_S = 3600.0
-# For this time, only records are sent to a slurm-gpudbd that rejected other data.
+# For this long, a slurm-gpudbd that rejected other data receives only records.
 PLAIN_S = 300.0
 
 
@@ -73,7 +73,7 @@ class ShipmentSource:
         """Apply slurm-gpudbd's report on the jobs of this node."""
 
     def end_jobs(self, jobs: JobFacts) -> None:
-        """Apply the report on ended jobs, which contains `restart` and `end_s` of each job."""
+        """Apply the report on ended jobs, which contains the `restart` and `end_s` of each job."""
 
 
 class ShipmentScheduler:

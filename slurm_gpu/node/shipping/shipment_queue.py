@@ -22,8 +22,8 @@ from slurm_gpu.wire.record import as_of_wire_1
 
 log = logging.getLogger(__name__)
 
-# The limit suffices for more than 24 hours without slurm-gpudbd, with jobs of 10 s running on each of 8 GPUs
-# all the time.
+# The limit suffices for more than 24 hours without slurm-gpudbd while each of 8 GPUs runs one 10-second job
+# after another.
 MAX_BYTES = 256 << 20
 MAX_BYTES_IN_MEMORY = 64 << 20
 # Space counts as available again when at most this part of the limit is used.

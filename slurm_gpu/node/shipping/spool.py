@@ -28,7 +28,7 @@ _LAST_JOB_ID = "last_job_id"
 _ENDED = "ended/"
 # A key that every log contains; a log without it is new or was emptied.
 _OPENED = "opened"
-# The format of the spool; it is increased when an older slurm-gpud would misread the spool.
+# The version of the spool's format; it is incremented when an older slurm-gpud would misread the spool.
 FORMAT = 1
 _FORMAT = "format"
 _CLOCK = "clock"

@@ -17,17 +17,17 @@ def is_count(value: Any) -> TypeGuard[int]:
 
 
 def is_event(value: Any) -> bool:
-    """Return whether the value may be an event."""
+    """Return whether the value has the form of an event."""
     return isinstance(value, dict)
 
 
 def is_run(value: Any) -> bool:
-    """Return whether the value may be a run of a machine without Slurm."""
+    """Return whether the value has the form of a run of a machine without Slurm."""
     return isinstance(value, dict) and is_count(value.get("seq"))
 
 
 def is_of_segment(value: Any) -> bool:
-    """Return whether the value may be a record of a device or the host."""
+    """Return whether the value has the form of a record of a device or the host."""
     return is_run(value) and isinstance(value.get("segment"), str) and isinstance(value.get("final"), bool)
 
 

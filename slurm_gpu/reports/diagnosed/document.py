@@ -31,7 +31,7 @@ class SiteLinks:
     job: str
     """The address of the job's page."""
     again: str = ""
-    """The address for reloading this page if a requested window has not arrived from the job's nodes yet."""
+    """The address for reloading the page if a requested window has not yet arrived from the job's nodes."""
     silent: str = ""
     """The nodes that have not answered yet; empty unless other nodes have answered."""
 
@@ -97,8 +97,8 @@ def _header(page: DiagnosisPageModel, site: SiteLinks | None) -> Element:
 
 def _footer(page: DiagnosisPageModel, *, alone: bool) -> Element:
     text = (
-        f"Made by slurm-gpu, {page.made}; times are in {page.timezone}. A dash is an unknown value; a 0 was "
-        "measured."
+        f"Made by slurm-gpu, {page.made}; times are in {page.timezone}. A dash marks an unknown value; 0 is "
+        "a measured value."
     )
     text += " This page loads nothing from other hosts." if alone else ""
     return element("footer", None, element("p", None, text))

@@ -1,4 +1,4 @@
-"""Read the clocks of earlier runs that are comparable with a run."""
+"""Read the clocks of earlier runs that are comparable to a given run."""
 
 from __future__ import annotations
 

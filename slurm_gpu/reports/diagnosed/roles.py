@@ -80,7 +80,7 @@ def _everyone(page: DiagnosisPageModel, view: CaseView, usual: dict[Metric, Matr
 
 
 def _usual(page: DiagnosisPageModel, view: CaseView, metric: Metric) -> Matrix:
-    """Return the median of each row over the time in which the job computed; over all time if it did not."""
+    """Return the median of each row over the time in which the job computed, or else over all time."""
     rows, active = page.case.series.values[metric][view.places], page.case.phases.active
     return median(rows[:, active] if active.any() else rows)
 

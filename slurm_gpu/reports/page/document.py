@@ -135,7 +135,7 @@ def _footer(page: ReportPage) -> Element:
         element(
             "p",
             None,
-            f"Made by slurm-gpu, {page.made}. A dash is an unknown value; a 0 was measured. "
+            f"Made by slurm-gpu, {page.made}. A dash marks an unknown value; 0 is a measured value. "
             "This page loads nothing from other hosts.",
         ),
     )

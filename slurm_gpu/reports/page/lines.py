@@ -59,7 +59,7 @@ def _axis(drawing: VectorDrawing, title: str, scale: AxisScale, x: float, top: f
 
 
 def _paths(columns: Floats, xs: Floats) -> Floats:
-    """Return the points of each line and a final NaN, in shape (runs, axes + 1, 2); lines break at NaN."""
+    """Return each line's points and a final NaN, with shape (runs, axes + 1, 2); lines break at NaN."""
     axes, runs = columns.shape
     paths = np.full((runs, axes + 1, 2), np.nan)
     paths[:, :axes, 0] = xs

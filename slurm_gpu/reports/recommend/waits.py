@@ -58,7 +58,7 @@ class Reproduction:
 
     @property
     def doubt(self) -> str | None:
-        """Return why the modelled means are not reliable; None if they are."""
+        """Return why the modelled means are not reliable, or None if they are reliable."""
         if not self.enough:
             return f"only {counted(self.jobs, 'job')} to compare with the model; {LEAST_JOBS} are required"
         if not self.mean_is_alike:

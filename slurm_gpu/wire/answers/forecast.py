@@ -17,7 +17,7 @@ class ForecastRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastAccuracy:
-    """The accuracy in training for `kinds` groups of similar jobs, each predicted from earlier data."""
+    """The accuracy measured in training, for `kinds` groups of similar jobs predicted from earlier data."""
 
     kinds: int
     within_2x: float
@@ -26,7 +26,7 @@ class ForecastAccuracy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """A reason for a long or short wait, which is `factor` times the wait of a job with a typical `what`."""
+    """A reason for a long or short wait: the wait is `factor` times that of a job with a typical `what`."""
 
     what: str
     factor: float

@@ -66,7 +66,7 @@ class Reservation:
     start_s: int | None = None
     """The promised start."""
     end_s: int | None = None
-    """The end of the window in Slurm, which is longer than the duration by the allowed delay of the start."""
+    """The end of the window in Slurm, which exceeds the duration by the allowed delay of the start."""
     nodes: str | None = None
     error: str | None = None
     """The reason why slurm-gpuctld cannot create or delete the reservation in Slurm."""
@@ -92,7 +92,7 @@ class Reservation:
 
     @property
     def was_made(self) -> bool:
-        """Whether a reservation that is over existed in Slurm. If it did not, its error is still set."""
+        """Whether a reservation that has ended ever existed in Slurm. If not, its error is still set."""
         return self.first_start_s is not None or self.error is None
 
 

@@ -68,7 +68,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, rename=_KEYS):
     lender: str | None = None
     """The owners whose idle GPUs the run borrowed, joined by commas; in lists only after the run's end."""
     returned_to: str | None = None
-    """The job that received the GPUs which this run returned; only in the answer for one job."""
+    """The job that received the GPUs that this run returned; only in the answer for one job."""
     returned_in_s: int | None = None
     """Seconds from the time when that job became eligible until its start."""
     # The fields below are set for the caller's own runs, and for operators.
@@ -142,7 +142,7 @@ _RENAMED = {b"act": b"action", b"asked": b"operation"}
 
 
 def with_current_keys(body: bytes) -> bytes:
-    """Return the JSON of audit events and decisions, perhaps written by 0.2, with the current keys."""
+    """Return the JSON of audit events and decisions with the current keys, even if 0.2 wrote it."""
     return re.sub(rb'"(act|asked)":', lambda key: b'"%s":' % _RENAMED[key[1]], body)
 
 

@@ -1,4 +1,4 @@
-"""Values of groups do not depend on the places that their applications have or had."""
+"""The values of a group do not depend on which places its applications have, or which had them before."""
 
 import math
 

@@ -200,7 +200,7 @@ def test_a_model_of_an_older_version_must_be_trained_again(site: Running) -> Non
 
 
 def both_forecasts(site: Running) -> tuple[Forecast, Forecast]:
-    """Return the forecasts of job 17 and of an equal job that is not submitted."""
+    """Return the forecasts of job 17 and of an identical job that has not been submitted."""
     with DatabaseClient(site.config) as client:
         asked = client.forecast_asked(partition="gpu", account="vision", gpus=2, cores=8, time_limit_s=3600)
     assert isinstance(asked, Forecast)

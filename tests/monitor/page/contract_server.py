@@ -23,7 +23,7 @@ _PATIENCE_S = 20.0
 class Pretended:
     """The state of a server for a world with its own clock.
 
-    If `status` is set, all API requests get it as their status, as if the viewer is not signed in.
+    If `status` is set, all API requests get it as their status, as if the viewer were not signed in.
     """
 
     def __init__(self, world: World) -> None:

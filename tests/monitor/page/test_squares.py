@@ -103,7 +103,7 @@ def test_a_square_out_of_service_is_hatched(tab: Tab):
 def test_free_squares_appear_as_in_the_legend_for_a_user_with_jobs(
     opened: Callable[..., Tab], scheme: str, metric: str
 ):
-    """Test other users' GPUs: users see only whether they are free, and they are as bright as their own."""
+    """Test that other users' GPUs are as bright as the viewer's own, and show only whether they are free."""
     world = small()
     world.me |= {"operator": False, "user": "alice"}
     tab = opened(world, f"?metric={metric}", color_scheme=scheme).ready()
@@ -201,7 +201,7 @@ def test_a_job_of_four_squares_has_no_hole_in_its_middle(opened: Callable[..., T
 
 
 def test_highlighted_squares_have_one_common_outline(tab: Tab):
-    """Test the outline, also at the edge of the picture; there is none between two highlighted squares."""
+    """Test the outline, even at the edge of the picture; there is none between two highlighted squares."""
     tab.drawn_after(lambda: tab.page.fill("#find", "n8"))
 
     def drawn(at: str) -> bool:
@@ -233,7 +233,7 @@ def test_the_pointer_reports_the_square_below_it(tab: Tab):
 
 
 def test_each_square_is_found_at_its_place(tab: Tab):
-    """Test the square at a position, which is computed without a search, also after zooming."""
+    """Test that the square at a position, computed without a search, is correct even after zooming."""
     hit = """
       const s = start.squares, box = s.over.getBoundingClientRect(), wrong = [];
       const middle = (s.zoom.pitch - s.places.line) / 2;

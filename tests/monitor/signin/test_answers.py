@@ -153,7 +153,7 @@ def test_an_invalid_host_header_does_not_change_the_path(served: httpx.Client) -
 
 
 def test_no_part_of_the_application_can_allow_more(served: httpx.Client) -> None:
-    # A browser applies all of several policies.
+    # If an answer has several policies, a browser applies all of them.
     assert served.get("/lax").headers.get_list("content-security-policy") == [POLICY, "default-src *"]
 
 

@@ -1,4 +1,4 @@
-"""Hung calls, slow drivers and crashed readers cost little, tested with real processes."""
+"""Test with real processes that hung calls, slow drivers and crashed readers cost little."""
 
 import json
 import os

@@ -61,7 +61,7 @@ class _Tab(browsing.Tab):
 
 @pytest.fixture
 def opened(browser: Any, files: Path) -> Iterator[Any]:
-    """Opens a file in a tab, with options of the browser's; closes them."""
+    """Return a function that opens a file in a new tab; close all tabs after the test."""
     tabs: list[_Tab] = []
 
     def open_tab(name: str, **options: Any) -> _Tab:

@@ -1,4 +1,4 @@
-"""The script receives data that are exact for few different values, and otherwise within a thousandth."""
+"""The script receives exact data if there are few distinct values, and otherwise data within 0.1 %."""
 
 import base64
 import json
@@ -17,7 +17,7 @@ from tests.reports.page.example_figures import HOSTILE, parallel
 
 
 def _unpacked(packed: PackedCoordinates) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Decode the data like the script."""
+    """Decode the data as the script does."""
     facts = json.loads(packed.facts)
     data, n, at = zlib.decompress(base64.b64decode(packed.data)), facts["runs"], 0
     columns = {}

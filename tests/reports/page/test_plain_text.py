@@ -31,7 +31,7 @@ def test_control_characters_are_escaped(name: str, shown: str):
 def test_any_text_survives_a_document(text: str):
     drawn = svg_text(element("svg", None, element("title", {"class": text}, text)))
     (title,) = fromstring(drawn.encode())
-    # A blank in an attribute may be any blank to XML; names have no others than the plain one left.
+    # XML does not distinguish kinds of blanks in attributes; the shown names contain only plain spaces.
     assert title.text == (visible(text) or None)
     assert title.get("class") == visible(text)
 

@@ -107,7 +107,7 @@ function showFacts(run) {
 // Nodes send records within this number of seconds, which equals two shipment intervals.
 const SHIPPED_WITHIN_S = 720;
 
-// Describe when the nodes of a running job last reported, and name a node that has not reported for long.
+// Describe when the nodes of a running job last reported, and name a node that has not reported recently.
 function reported(devices, at) {
   const continuing = devices.filter((record) => !record.final), newest = new Map();
   for (const { node, last_s } of continuing.length ? continuing : devices) newest.set(node, Math.max(last_s, newest.get(node) ?? 0));

@@ -58,7 +58,7 @@ export function arrange(flat, width, height, unit) {
 }
 
 // Return the pitch to use if even the smallest squares do not fit. The page must scroll, so the squares can be one step
-// larger, unless the page would become far too high.
+// larger, unless the page would become far too long.
 function roomier(flat, pitch, width, height, unit) {
   const larger = pitch + unit;
   return best(flat, larger, width, unit).height <= 2.5 * height ? larger : pitch;

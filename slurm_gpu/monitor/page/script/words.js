@@ -15,7 +15,7 @@ export function amount(value, unit) {
   return unit ? `${text}\u00a0${unit}` : text;
 }
 
-// Format joules in Wh, or in kWh from 1 kWh up.
+// Format joules in Wh, or in kWh if the value is at least 1 kWh.
 export function energy(joules) {
   if (joules === null || joules === undefined) return GAP;
   return joules < 3.6e6 ? amount(joules / 3600, "Wh") : amount(joules / 3.6e6, "kWh");

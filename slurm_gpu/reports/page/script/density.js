@@ -12,7 +12,7 @@ class Layer {
     this.counts = new Int32Array(0);
   }
 
-  // Create an empty layer for the canvas size and the present order of axes.
+  // Create an empty layer for the canvas size and the current order of axes.
   clear(width, height) {
     this.width = width;
     this.height = height;

@@ -1,4 +1,4 @@
-// The order of the axes, changed by dragging a name or by the arrow keys on it, and the scale of each axis.
+// The order of the axes, changed by dragging a name or focusing it and pressing arrow keys, and the scale of each axis.
 
 function reorder(axis, place) {
   const order = state.order.filter((index) => index !== axis.index);

@@ -16,8 +16,8 @@ function readColours() {
   ground = null;
 }
 
-// Return opacities from 0 to 1, by four times the number of lines through a pixel. With fewer lines in total, each
-// line is more opaque.
+// Return opacities from 0 to 1; the index is four times the number of lines through a pixel. With fewer lines in total,
+// each line is more opaque.
 function shadesFor(lines) {
   const most = Math.max(2, lines / 30), shades = new Float32Array(4 * Math.ceil(most) + 2);
   for (let k = 0; k < shades.length; k++) {
@@ -98,18 +98,18 @@ function drawBars(chosen) {
   context.restore();
 }
 
-// Draw once at the next frame, for all events until then.
+// Draw at the next frame, only once for all events until then.
 function redraw() {
   if (!waiting) waiting = requestAnimationFrame(draw);
 }
 
-// Draw again, including the grey lines, after the shown applications changed.
+// Draw again, including the grey lines, after the set of shown applications has changed.
 function redrawGround() {
   ground = null;
   redraw();
 }
 
-// Draw all lines again after the axes moved.
+// Draw all lines again after the axes have moved.
 function redrawAll() {
   if (image === null || image.width !== canvas.width || image.height !== canvas.height) {
     image = new ImageData(canvas.width, canvas.height);

@@ -1,4 +1,4 @@
-// The plot: its elements, its dimensions, and its present state.
+// The plot: its elements, its dimensions, and its current state.
 
 const HEIGHT = 400, LEAST_WIDTH = 640, TOP = 64, BOTTOM = 44, SIDE = 34;
 const GAP_ROW = 24;     // pixels below an axis, where lines of runs without a value end
@@ -9,7 +9,7 @@ const part = (name) => root === null ? null : root.querySelector(`[data-part="${
 const canvas = part("canvas"), overlay = part("overlay"), plot = part("plot");
 const facts = root === null ? null : JSON.parse(document.getElementById("parallel-facts").textContent);
 
-// `order`: indices of axes from left to right. `brushes`: the least and the greatest value by index of axis.
+// `order`: indices of axes from left to right. `brushes`: the lowest and highest selected value by axis index.
 // `hidden`: codes of applications.
 // `scale`: canvas pixels per page pixel.
 const state = { order: [], brushes: new Map(), hidden: new Set(), width: 0, scale: 1 };

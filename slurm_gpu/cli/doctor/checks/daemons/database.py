@@ -104,7 +104,7 @@ def jobs_accounted(at: DoctorContext) -> Iterator[CheckResult]:
 
 
 def _late_import(at: DoctorContext, message: str) -> CheckResult:
-    """Return a finding that names slurmdbd if a hang of slurmdbd delays sacct, by up to ten minutes."""
+    """Return a finding that names slurmdbd if it hangs, which delays sacct by up to ten minutes."""
     try:
         at.site.limits.tracked_tres()
     except SlurmError as error:

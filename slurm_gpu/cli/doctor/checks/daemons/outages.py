@@ -19,7 +19,7 @@ from slurm_gpu.cli.doctor.checks.daemons.services import (
 from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail
 from slurm_gpu.slurm.conf_file import read_conf, settings_named
 
-# Slurm's default of SlurmctldPort.
+# Slurm's default for SlurmctldPort.
 _SLURMCTLD_PORT = 6817
 
 

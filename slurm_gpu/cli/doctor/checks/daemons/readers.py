@@ -9,7 +9,7 @@ from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail
 from slurm_gpu.text.hostlist import compress
 from slurm_gpu.wire.live import READER_EXITS, READER_EXITS_IN_WIRE_1
 
-# Exits of a reader within ten minutes; slurm-gpud restarts a failing reader after growing pauses.
+# Exits of a reader within ten minutes; slurm-gpud waits longer before each restart of a failing reader.
 _MANY = 3
 
 

@@ -90,7 +90,7 @@ def _whether_reporting(names: Sequence[str], reporting: Collection[str] | None) 
 
 
 def _start(at: DoctorContext, names: Sequence[str], reporting: Collection[str] | None) -> str:
-    """Return the remedy for the first of the nodes, preferably one whose host is up."""
+    """Return the remedy for one of the nodes, preferably the first whose host is up."""
     name = next((name for name in names if reporting and name in reporting), names[0])
     if name in at.gpu_nodes_here:
         return _start_here(at, name)

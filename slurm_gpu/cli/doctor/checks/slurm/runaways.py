@@ -17,8 +17,8 @@ _PAGE = 1000
 def ended(at: DoctorContext) -> Iterator[CheckResult]:
     """Check that slurmctld still has every job that has no end in Slurm's accounting.
 
-    A killed slurmctld resumes from its last saved state, and reuses the job IDs assigned since that state.
-    slurmdbd has already recorded the first jobs with these IDs, and never receives their ends.
+    A killed slurmctld resumes from its last saved state, and reuses the job IDs that it assigned after saving
+    it. slurmdbd has already recorded the first jobs with these IDs, and never receives their ends.
     """
     with at.site.database() as database:
         open_runs = list(database.all_runs(states=_OPEN, limit=_PAGE))

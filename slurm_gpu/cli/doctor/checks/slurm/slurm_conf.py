@@ -250,7 +250,7 @@ def priorities(at: DoctorContext) -> Iterator[CheckResult]:
 
 
 def _release(version: str) -> tuple[int, int]:
-    """Return (22, 5) for 22.05.8, and (0, 0) for an unknown format."""
+    """Return the major and minor version, such as (22, 5) for 22.05.8; (0, 0) for an unknown format."""
     match = re.match(r"(\d+)\.(\d+)", version)
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
