@@ -14,6 +14,7 @@ from typing import Any, get_args, get_origin
 
 from slurm_gpu.config.decoder import ANY_NUMBER, Items, Shape, fields_of, shape_of
 from slurm_gpu.policy.language.check_adjust import ADJUSTABLE, bound_type
+from slurm_gpu.policy.language.hour_sums import UNITS
 from slurm_gpu.policy.language.limits import LIMITS
 from slurm_gpu.policy.language.model import Per, Policy
 from slurm_gpu.policy.language.value_types import GPUS
@@ -65,7 +66,7 @@ def _parts(per: Per) -> Schema:
 
 
 def _allowed(per: Per) -> Schema:
-    hours = {"gpu_hours": {"type": "number" if per is Per.JOB else "object"}}
+    hours = {key: {"type": "number" if per is Per.JOB else "object"} for key in UNITS}
     keys = [key for key, kind in LIMITS.items() if kind.allowed_per(per)]
     return {"propertyNames": {"enum": keys}, "properties": hours}
 

@@ -30,14 +30,16 @@ local function add_remedy(lines, opening, found)
   end
 end
 
--- Adds a line if a limit on GPU-hours per period refused the job: only the next period frees GPU-hours. Returns
--- whether it added the line.
+-- Adds a line if a limit on the hours of a period refused the job: only the next period frees hours. Returns whether it
+-- added the line.
 local function add_period(lines, findings)
   for _, finding in ipairs(findings) do
-    local period = finding.key:match("^gpu_hours:(.+)$")
-    if period then
-      local days = period:match("^(%d+)d$")
-      local next = days and "earlier GPU-hours are " .. days .. " days old" or "the next " .. period .. " begins"
+    local period = finding.hours and finding.key:match(":(.+)$")
+    if period and finding.used then
+      local days, next = period:match("^(%d+)d$"), "the next " .. period .. " begins"
+      if days then
+        next = "earlier " .. finding.hours .. " are " .. days .. " days old"
+      end
       local ended = finding.rule.hard and "jobs end before their time limit, or until " or ""
       wrap(lines, "No smaller request fits the limits now. Wait until " .. ended .. next .. ".", "  ")
       return true

@@ -116,7 +116,7 @@ local function left_of(check, job, state)
   if check.left then
     return true, check.left
   end
-  local used
+  local used, carried, unknown = nil, 0, nil
   if check.sum then
     local number = state.use.number
     if check.summed_in ~= number then
@@ -127,11 +127,15 @@ local function left_of(check, job, state)
     used = (check.own[check.sum] or 0) + (check.reported[check.sum] or 0)
     used = used > 0 and used or 0
   else
-    used = lib.state.gpu_hours(state, check.rule, check.hours, job)
+    used, carried, unknown = lib.state.hours(state, check.rule, check.hours, check.bound, job)
+    if unknown then
+      return false
+    end
   end
-  local left = check.bound - used
+  local bound = check.bound + carried
+  local left = bound - used
   local fits = check.requested == 0 or check.requested <= left
-  return fits, check.bound > 0 and left / check.bound or 0
+  return fits, bound > 0 and left / bound or 0
 end
 
 -- Returns the limits that apply to a job, in order. Merges adjacent limits that depend only on the job into the limit

@@ -84,7 +84,16 @@ local function growth_of(job)
   return growth
 end
 
--- Sends the owner any message about sharing GPUs, and returns the job's field for AdminComment.
+local function is_growth(growth)
+  for measure, value in pairs(growth) do
+    if value > 0 and not measure:find(":", 1, true) then
+      return true
+    end
+  end
+  return false
+end
+
+-- Sends the owner a message about sharing GPUs, if there is one, and returns the job's field for AdminComment.
 function decide.share(job)
   local share, lines = job.share, {}
   lib.shared(lines, share)
@@ -199,7 +208,7 @@ function decide.run(job, state)
         growth = job.sum
       end
     end
-    if growth.jobs > 0 or growth.mgpu > 0 or growth.cpus > 0 or growth.mib > 0 or (growth.gpu_h or 0) > 0 then
+    if is_growth(growth) then
       ledger.admit(state, token, job, ledger.claim(job, growth))
     end
     decisions.record(job, state, "allow", token, growth)

@@ -1,4 +1,4 @@
--- requires: size
+-- requires: measures, size
 -- Writes one line to decisions.log for each decision. The ledger is rebuilt from this log when the script is loaded.
 local policy, lib = ...
 local decisions = {}
@@ -110,8 +110,14 @@ local function text_of(job, sum)
     "walltime=" .. (job.walltime_s and string.format("%.0f", math.min(job.walltime_s, 1e15)) or "-"),
     "rules=" .. (#ids > 0 and encode(table.concat(ids, ",")) or "-"),
   }
-  if sum.gpu_h then
-    fields[#fields + 1] = string.format("committed=%.6f", sum.gpu_h)
+  local committed = {}
+  for _, kind in ipairs(lib.measures.hours) do
+    if sum[kind.unit] then
+      committed[#committed + 1] = string.format("%s:%.6f", kind.unit, sum[kind.unit])
+    end
+  end
+  if #committed > 0 then
+    fields[#fields + 1] = "committed=" .. table.concat(committed, ",")
   end
   local types = types_text(sum)
   if types then

@@ -15,11 +15,12 @@ function judge.run(job, state)
   return job
 end
 
--- Returns the enforced findings by key; nil if nothing is enforced.
+-- Returns the enforced findings by key, with those on rules whose failure refuses the job; nil if there are none.
 function judge.objections(job)
   local wrong
   for _, finding in ipairs(job.findings) do
-    if finding.mode == "enforce" then
+    local rule = finding.rule
+    if finding.mode == "enforce" or finding.error and rule.mode == "enforce" and rule.on_error == "deny" then
       wrong = wrong or {}
       wrong[finding.key] = finding
     end

@@ -191,8 +191,8 @@ function ledger.just_submitted(state, rule, job)
   return sum, left_s
 end
 
--- Returns the GPU-hours of admissions that are not in a snapshot and that a hard rule counts together with a job.
-function ledger.committed(state, rule, job, snapshot)
+-- The hours, in this unit, of admissions that a snapshot lacks and that a hard rule counts together with a job.
+function ledger.committed(state, rule, unit, job, snapshot)
   local sum, surely_seen_s = 0, snapshot.as_of - ledger.SETTLE_S - state.delay
   if snapshot.tokens == nil then
     snapshot.tokens = {}
@@ -204,7 +204,7 @@ function ledger.committed(state, rule, job, snapshot)
     local class = entry.claim.class
     local is_new = not snapshot.tokens[token] and not ((entry.saved or entry.shown) and entry.at < surely_seen_s)
     if is_new and class.scopes[rule.scope] and lib.sums.are_summed(rule, class, job) then
-      sum = sum + (entry.claim.sum.gpu_h or 0)
+      sum = sum + (entry.claim.sum[unit] or 0)
     end
   end
   return sum

@@ -1,11 +1,13 @@
 -- requires: amounts, conditions, fit, het, ledger, measures, mostnodes, options, scopes, state, wording
 -- Finds the limits that a job would exceed, and the minimums that it does not reach. A finding is {rule, key, sum (the
--- measure), label, used, recent, limit or least or allowed, requested, mode}, with amounts as text. If a rule could not
--- be evaluated, the finding is {rule, key, error}. `allowed` lists the allowed names. `recent` is the part of `used`
--- that was just submitted. If the job would fit without this part, `retry_s` is the number of seconds after which the
--- part stops counting, in case Slurm refused those jobs. Also sets job.room: the amounts that would be accepted and the
--- minimums, by the key of the limit. If job.checks is a list, the module appends each limit that applies to the job:
--- {rule, sum or hours (the sum to which the job adds), bound, requested}. The module may write max_nodes.
+-- measure), label, used, recent, limit or least or allowed, requested, mode}, with amounts as text. It is {rule, key,
+-- error} if a rule could not be evaluated. `allowed` lists the set `names`, `hours` is the name of a unit (CPU-hours).
+-- `used` is nil if the job exceeds a whole budget of which the used part is unknown.
+-- `recent` is the part of `used` that was just submitted. If the job would fit without this part, `retry_s` is the
+-- number of seconds after which the part stops counting if Slurm refused those jobs.
+-- Also sets job.room: the amounts that would be accepted and the minimums, by the key of the limit. If job.checks is a
+-- list, each limit that applies to the job is appended to it: {rule, sum (the measure) or hours (the limit), bound,
+-- requested}. May write max_nodes.
 local policy, lib = ...
 local amounts = lib.amounts
 
@@ -49,13 +51,23 @@ local function untouched(limit, steps, value, job)
   return now == nil or (before ~= nil and now <= before)
 end
 
+-- The text of a limit, with the part of it that was left of the previous period.
+local function limit_text(limit, value, bound, carried, unknown)
+  if carried > 0 and unknown then
+    return limit.text(value) .. " (up to " .. limit.text(carried) .. " more may be carried over)"
+  elseif carried > 0 then
+    return limit.text(bound) .. " (" .. limit.text(carried) .. " carried over)"
+  end
+  return limit.text(limit.shown and value or bound)
+end
+
 local function check(rule, limit, steps, job, state, room)
   local value = lib.measures.reached(steps, job.size)
   if value == nil then
     return nil -- with so few GPUs, the job has no limit
   end
   local was_bound = job.record and lib.scopes.was_bound(rule, job)
-  local requested, bound, used = nil, value, 0
+  local requested, bound, used, carried, unknown = nil, value, 0, 0, nil
   if limit.sum then
     requested = job.sum[limit.sum] or 0
     local before = lib.scopes.counted(rule, job) and job.counted.sum[limit.sum] or 0
@@ -73,9 +85,9 @@ local function check(rule, limit, steps, job, state, room)
       return nil
     end
     if limit.hours and requested > 0 then
-      used = lib.state.gpu_hours(state, rule, limit.hours, job)
+      used, carried, unknown = lib.state.hours(state, rule, limit, value, job)
       if rule.hard and lib.scopes.counted(rule, job) then
-        used = math.max(used - (job.counted.sum.gpu_h or 0), 0)
+        used = math.max(used - (job.counted.sum[limit.hours] or 0), 0)
       end
     end
   end
@@ -89,13 +101,17 @@ local function check(rule, limit, steps, job, state, room)
   end
   if job.checks then
     job.checks[#job.checks + 1] =
-      { rule = rule, sum = limit.sum, hours = limit.hours, bound = bound, requested = requested }
+      { rule = rule, sum = limit.sum, hours = limit.hours and limit, bound = bound, requested = requested }
   end
+  bound = bound + carried
   local left = bound - used
   if rule.mode == "enforce" then
     lower(room, limit.key, left)
   end
   local fits = requested == 0 or requested <= left
+  if unknown and fits then
+    error(unknown, 0)
+  end
   local reports = lib.measures.are_reported(job)
   if fits and not reports then
     return nil, bound > 0 and left / bound or 0
@@ -104,9 +120,10 @@ local function check(rule, limit, steps, job, state, room)
     rule = rule,
     key = limit.key,
     sum = limit.sum,
+    hours = limit.hours and limit.kind.name,
     label = limit.label,
-    used = (limit.sum or limit.hours) and limit.text(used) or nil,
-    limit = limit.text(limit.shown and value or bound),
+    used = (limit.sum or limit.hours) and not unknown and limit.text(used) or nil,
+    limit = limit_text(limit, value, bound, carried, unknown),
     requested = limit.shown and limit.shown(requested, job.size) or limit.text(requested),
     mode = rule.mode,
     remark = earlier > 0 and "Earlier components of this het job count too: " .. limit.text(earlier) .. "." or nil,

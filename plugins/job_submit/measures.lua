@@ -1,4 +1,4 @@
--- requires: amounts, size
+-- requires: amounts, billing, size
 -- Defines the limits that a rule can set, and how each measures a job or a sum over jobs.
 local policy, lib = ...
 local amounts = lib.amounts
@@ -28,9 +28,26 @@ local function number_with_gpus(name)
   end
 end
 
--- A job without GPUs uses no GPU-hours, regardless of its time limit.
-local function gpu_hours(size, job, tasks)
-  return size.mgpu > 0 and size.mgpu / 1000 * (tasks or 1) * (job.walltime_s or 0) / 3600 or 0
+-- The limits on hours: `unit` is the name of their sums in the snapshot, and `hourly` returns the hours that a job of
+-- this size, or job.past of its former size, uses in an hour.
+measures.hours = {
+  {
+    key = "gpu_hours",
+    unit = "gpu_h",
+    name = "GPU-hours",
+    hourly = function(size)
+      return size.mgpu / 1000
+    end,
+  },
+  { key = "cpu_hours", unit = "cpu_h", name = "CPU-hours", hourly = number("cpus") },
+  { key = "billing_hours", unit = "billing_h", name = "billing-hours", hourly = lib.billing.of },
+}
+
+-- Returns the hours that a job, or each array task of it, may use. A job without GPUs uses no GPU-hours, whatever its
+-- time limit.
+local function hours_of(kind, size, job, walltime_s, tasks)
+  local hourly = kind.hourly(size, job)
+  return hourly > 0 and hourly * (tasks or 1) * (walltime_s or 0) / 3600 or 0
 end
 
 -- Returns the value of a limit for a job of this size: a single number, or the limit of the last step {mgpu, limit}
@@ -48,11 +65,13 @@ function measures.reached(value, size)
   return reached
 end
 
--- Limits in the order in which messages list them. `of` measures a size, given its job (or job.past for the size before
--- an update), and returns nil if the limit does not apply to the job. `sum` names the measure of a limit on the sum
--- over the rule's jobs. Limits on running jobs are compared with the job alone: a job that alone exceeds such a limit
--- would never start, while other jobs only make it wait. `bound` converts the rule's number into the limit of one job.
--- The limit of one GPU type (gpus:a100) or period (gpu_hours:week) is derived from the entry for all types or periods.
+-- One entry per limit, in the order in which messages list them. `of` measures a size, given its job (or job.past for
+-- the size before an update), and returns nil if the limit does not apply to the job. `sum` names the measure of a
+-- limit on the sum over the rule's jobs. Limits on running jobs are compared with the job alone: a job that exceeds one
+-- by itself would never start, while other jobs only make it wait. `bound` converts the rule's number into the limit of
+-- one job. The limit of one GPU type (gpus:a100) or period (gpu_hours:week) is derived from the entry for all of them.
+-- That of a period has `hours` (the unit), and the names of its sums in the snapshot: `used`, `committed`, and `before`
+-- if what was left of the period before it is added.
 -- `minimum` has the fields that differ for a minimum (at_least:gpus), which is measured on job.least.
 local LIMITS = {
   {
@@ -149,8 +168,18 @@ local LIMITS = {
       return job.walltime_s and (before == nil or job.walltime_s > before) or job.mgpu > job.was.mgpu
     end,
   },
-  { key = "gpu_hours", label = "GPU-hours of one job", text = amounts.format_number, of = gpu_hours },
 }
+for _, kind in ipairs(measures.hours) do
+  LIMITS[#LIMITS + 1] = {
+    key = kind.key,
+    label = kind.name .. " of one job",
+    text = amounts.format_number,
+    kind = kind,
+    of = function(size, job)
+      return hours_of(kind, size, job, job.walltime_s)
+    end,
+  }
+end
 
 -- Keys of the limits for which the components of a het job count together.
 local ADDED = {
@@ -160,6 +189,8 @@ local ADDED = {
   memory = true,
   tasks = true,
   gpu_hours = true,
+  cpu_hours = true,
+  billing_hours = true,
   gpus_running = true,
   jobs_running = true,
   cpus_running = true,
@@ -170,7 +201,12 @@ for _, limit in ipairs(LIMITS) do
   limit.adds = ADDED[limit.key]
 end
 
--- Returns the current period of a limit on GPU-hours, in words.
+-- Whether a rule adds to this period what was left of the period before it. A rolling window has none before it.
+local function carries_over(rule, period)
+  return rule.carry_over and not period:find("^%d")
+end
+
+-- The present period of a limit on hours, in words.
 local function period_text(period)
   local days = period:match("^(%d+)d$")
   return days and "in " .. days .. " days" or period == "day" and "today" or "this " .. period
@@ -179,18 +215,24 @@ end
 -- The longest time limit that hard limits count, in seconds; jobs without a time limit count with this value.
 local MOST_S = 365 * 86400
 
--- Whether any rule counts the GPU-hours that jobs may still use.
-local commits = false
-for _, rule in ipairs(policy.rules) do
-  commits = commits or rule.hard == true
+-- The limits on hours of which a rule counts the hours that jobs may still use.
+local committed = {}
+for _, kind in ipairs(measures.hours) do
+  for _, rule in ipairs(policy.rules) do
+    for key in pairs(rule.hard and rule.limits or {}) do
+      if key:match("^[^:]+") == kind.key and committed[#committed] ~= kind then
+        committed[#committed + 1] = kind
+      end
+    end
+  end
 end
 
--- Returns the amounts that a job of this size adds to sums, by measure. `gpu_h` is the number of GPU-hours that the job
--- may use; hard limits count them until the job ends.
-function measures.vector(size, walltime_s, tasks, is_pending)
+-- Returns the amounts that a job of this size adds to sums, by measure. `gpu_h` and so on are the hours that it may
+-- use, which hard limits count until it ends.
+function measures.vector(size, job, tasks, is_pending)
   local vector = lib.size.vector(size, tasks, is_pending)
-  if commits then
-    vector.gpu_h = size.mgpu / 1000 * tasks * math.min(walltime_s or 0, MOST_S) / 3600
+  for _, kind in ipairs(committed) do
+    vector[kind.unit] = hours_of(kind, size, job, math.min(job.walltime_s or 0, MOST_S), tasks)
   end
   return vector
 end
@@ -202,15 +244,17 @@ local function copy(limit, found)
   return found
 end
 
--- Returns the limit on one GPU type, or the limit on GPU-hours in one period. The latter counts all tasks of an array.
-local function of_part(limit, part, is_hard)
+-- Returns the limit on one GPU type, or the limit on hours in one period, which counts all tasks of an array.
+local function of_part(limit, part, rule)
   local found = copy(limit, {})
   found.key = limit.key .. ":" .. part
-  if limit.key == "gpu_hours" then
-    local committed = is_hard and "used or committed " or ""
-    found.label, found.hours = "GPU-hours " .. committed .. period_text(part), part
+  local kind = limit.kind
+  if kind then
+    found.label = kind.name .. " " .. (rule.hard and "used or committed " or "") .. period_text(part)
+    found.hours, found.used, found.committed = kind.unit, kind.unit .. "_" .. part, kind.unit .. "_committed"
+    found.before = carries_over(rule, part) and found.used .. "_before" or nil
     found.of = function(size, job)
-      return gpu_hours(size, job, job.tasks)
+      return hours_of(kind, size, job, job.walltime_s, job.tasks)
     end
     return found
   end
@@ -253,7 +297,7 @@ function measures.of_rule(rule)
     end
     table.sort(parts)
     for _, part in ipairs(parts) do
-      found[#found + 1] = of_part(limit, part, rule.hard)
+      found[#found + 1] = of_part(limit, part, rule)
     end
   end
   return found

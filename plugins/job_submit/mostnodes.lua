@@ -8,7 +8,8 @@ local mostnodes = {}
 local SPREAD_JOB = 256 -- in bitflags
 
 -- Limits that a job could exceed by using more nodes. Slurm itself enforces limits on running jobs.
-local KEYS = { nodes = true, gpus = true, gpus_total = true, gpus_pending = true, gpu_hours = true }
+local KEYS =
+  { nodes = true, gpus = true, gpus_total = true, gpus_pending = true, gpu_hours = true, billing_hours = true }
 
 -- Returns whether the key of a limit is in KEYS and its rule is enforced.
 function mostnodes.is_bound(rule, limit)
@@ -81,7 +82,7 @@ function mostnodes.write(job, bounds, possible, all)
       most = math.min(most, math.max(value, size.nodes))
     elseif wide then
       local function gpus_of(counted)
-        return base ~= "gpu_hours" and kind ~= "" and counted.types[kind] or counted.mgpu
+        return counted.types[kind] or counted.mgpu -- a period is no type
       end
       if gpus_of(wide) > (base == "gpus" and value or gpus_of(size)) and not is_uncertain(job) then
         most = math.min(most, most_counted(job))
@@ -90,7 +91,7 @@ function mostnodes.write(job, bounds, possible, all)
   end
   if most < all then
     job.writes.max_nodes = most
-    job.sum = most > size.nodes and lib.measures.vector(with(most), job.walltime_s, job.tasks, true) or job.sum
+    job.sum = most > size.nodes and lib.measures.vector(with(most), job, job.tasks, true) or job.sum
   end
 end
 

@@ -1,6 +1,6 @@
--- requires: amounts, fit, shapes, size
--- Lists steps, each of which reduces one aspect of a job, in the form that the job used. A step is a pure function of
--- the job and its findings by key; job.room has, by key of the limit, the amounts that enforced limits leave. A step
+-- requires: amounts, fit, measures, shapes, size
+-- A list of steps, each of which reduces one aspect of a job, in the form that the job used. A step is a pure function
+-- of the job and its findings by key; job.room has, by key of the limit, the amounts that enforced limits leave. A step
 -- returns nil if its aspect violates no limit, false if no option helps, or a list of options. The second result, if
 -- any, is an option that the command must not have.
 local policy, lib = ...
@@ -283,12 +283,15 @@ end
 
 local function less_time(job)
   local most, time = job.room.walltime or math.huge, job.walltime_s or 0
-  local hours = math.huge
-  for key, left in pairs(job.room) do
-    hours = key:find("^gpu_hours:") and math.min(hours, left / job.tasks) or hours
-  end
-  if job.mgpu > 0 then
-    most = math.min(most, math.min(hours, least(job.room, "gpu_hours")) * 3600 * 1000 / job.mgpu)
+  for _, kind in ipairs(lib.measures.hours) do
+    local hours = job.room[kind.key] or math.huge
+    for key, left in pairs(job.room) do
+      hours = key:find("^" .. kind.key .. ":") and math.min(hours, left / job.tasks) or hours
+    end
+    local hourly = hours < math.huge and kind.hourly(job.size, job) or 0
+    if hourly > 0 then
+      most = math.min(most, hours * 3600 / hourly)
+    end
   end
   if time <= most then
     return nil

@@ -38,7 +38,7 @@ local function read_body(file, generation, as_of)
     took = here and tonumber(took) or nil, -- duration of the query
     body = body,
     groups = body:match("\ngroups (%S+)"),
-    hours = body:match("\nhours( [^\n]*)"), -- the start of each period for which GPU-hours are known
+    hours = body:match("\nhours( [^\n]*)"), -- the start of each period for which hours are known
     uses = {},
   }
 end
@@ -86,9 +86,9 @@ local function fields_of(found, key)
   return fields
 end
 
--- Returns the use of a group, or of the group's jobs of one user or account (`name`): {jobs, mgpu, cpus, mib, mgpu:TYPE
--- …, gpu_h_week …, last_pend = the id of the user's youngest pending job}. GPUs of a type that is not yet known count
--- for every type.
+-- Use of a group, or of the jobs in it of one user or account (`name`): {jobs, mgpu, cpus, mib, mgpu:TYPE …,
+-- gpu_h_week, cpu_h_week …, last_pend = the id of the user's youngest pending job}. GPUs whose type is not known yet
+-- count for every type.
 function snapshot.use(found, group, per, name)
   local place = per .. ":" .. name .. "@" .. group -- groups have no @ in their names
   local use = found.uses[place]
@@ -110,7 +110,7 @@ function snapshot.use(found, group, per, name)
         if field:find("^mgpu_pend:") then
           typed_pending[kind], sum_pending = value, sum_pending + value
         end
-      elseif field:find("^gpu_h_") then
+      elseif field:find("^%l+_h_") then
         use[field] = value
       end
     end
@@ -123,9 +123,9 @@ function snapshot.use(found, group, per, name)
   return use
 end
 
--- Returns whether a snapshot has the GPU-hours of a period.
-function snapshot.has_hours(found, period)
-  return found.hours ~= nil and found.hours:find(" " .. period .. "=", 1, true) ~= nil
+-- Whether a snapshot has a sum of hours, such as gpu_h_week. The line of periods names GPU-hours without their unit.
+function snapshot.has_hours(found, sum)
+  return found.hours ~= nil and found.hours:find(" " .. sum:gsub("^gpu_h_", "") .. "=", 1, true) ~= nil
 end
 
 -- Iterates over the tokens of admissions that the snapshot counts, the latest first, each with the second in which

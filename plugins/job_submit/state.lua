@@ -137,22 +137,28 @@ function state_module.used(state, rule, measure, job)
   return (own and own[measure] or 0) + (reported and reported[measure] or 0)
 end
 
--- Returns GPU-hours used in the current period and, if the rule is hard, those that pending and running jobs may
--- still use; raises an error if the snapshot does not have them.
-function state_module.gpu_hours(state, rule, period, job)
+-- Returns the hours used in the current period of a limit and, if the rule is hard, those that pending and running jobs
+-- may still use. The second result are the hours that were left of `value`, the limit, in the previous period, if the
+-- rule adds them. If the snapshot does not have all these hours, returns 0, the most that may be left, and the reason.
+function state_module.hours(state, rule, limit, value, job)
   local snapshot = state.snapshot
-  if not (snapshot and lib.snapshot.has_hours(snapshot, period)) then
-    error("GPU-hours are unknown: they require a snapshot from slurm-gpuctld", 0)
+  local known = snapshot and lib.snapshot.has_hours(snapshot, limit.used)
+  if not (known and (limit.before == nil or lib.snapshot.has_hours(snapshot, limit.before))) then
+    local reason = limit.kind.name .. " are unknown: they require a snapshot from slurm-gpuctld"
+    return 0, limit.before and value or 0, reason
   end
   local reported = reported_of(snapshot, rule, job) or {}
-  local used = reported["gpu_h_" .. period] or 0
+  local used = reported[limit.used] or 0
+  local carried = limit.before and math.max(value - (reported[limit.before] or 0), 0) or 0
   if not rule.hard then
-    return used
-  elseif state.counting ~= "snapshot" or state.counted ~= snapshot then
-    return used + (reported.gpu_h_committed or 0) + lib.ledger.committed(state, rule, job, snapshot)
+    return used, carried
+  end
+  used = used + (reported[limit.committed] or 0)
+  if state.counting ~= "snapshot" or state.counted ~= snapshot then
+    return used + lib.ledger.committed(state, rule, limit.hours, job, snapshot), carried
   end
   local own = lib.sums.of(state, rule, job)
-  return used + (reported.gpu_h_committed or 0) + (own and own.gpu_h or 0)
+  return used + (own and own[limit.hours] or 0), carried
 end
 
 -- Drops the cached description of a job that is about to be updated.
@@ -197,12 +203,12 @@ function state_module.run(job, state)
     error(job.queue_error, 0)
   end
   local is_pending = job.record == nil or job.record.job_state % 256 == 0
-  job.sum = lib.measures.vector(job.size, job.walltime_s, job.tasks, is_pending)
+  job.sum = lib.measures.vector(job.size, job, job.tasks, is_pending)
   -- The amounts that are already counted for the job, by measure, and their scopes; empty for a new job.
   job.counted = { sum = {}, scopes = {} }
   if job.record then
     local before = lib.queue.describe(state, job.record, job.record.job_state % 256)
-    local sum = lib.measures.vector(job.was, job.past.walltime_s, job.tasks, is_pending)
+    local sum = lib.measures.vector(job.was, job.past, job.tasks, is_pending)
     job.counted = { sum = sum, scopes = before.class.scopes }
   end
 end

@@ -60,7 +60,7 @@ local function find_wanted()
     seen[rule.scope] = seen[rule.scope] or { group = {}, user = {}, account = {} }
     for _, limit in ipairs(rule.per ~= "job" and lib.measures.of_rule(rule) or {}) do
       local measures, known = found[rule.scope][rule.per], seen[rule.scope][rule.per]
-      local measure = limit.sum or (limit.hours and rule.hard and "gpu_h")
+      local measure = limit.sum or (rule.hard and limit.hours)
       if measure and not known[measure] then
         known[measure] = true
         measures[#measures + 1] = measure

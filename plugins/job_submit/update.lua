@@ -44,7 +44,7 @@ local function types_of(request)
   return table.concat(lib.fit.named_types(request), ",")
 end
 
--- Returns the job's values before the update, except for its size: {tasks, is_array, walltime_s, account, partition,
+-- The job's values before the update, except for its size: {tasks, is_array, walltime_s, account, partition, parts,
 -- qos, gpus (as requested), types}.
 function update.past(job)
   local record = job.record
@@ -61,6 +61,7 @@ function update.past(job)
     walltime_s = minutes and minutes * 60,
     account = string.lower(record.account or ""),
     partition = record.partition or "",
+    parts = job.parts,
     qos = lib.queue.qos_of(record, record.job_state % 256),
     gpus = gpus,
     types = types_of(gpus),

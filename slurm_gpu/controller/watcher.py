@@ -19,9 +19,9 @@ from slurm_gpu.controller.duty import InUse, QueueView
 from slurm_gpu.controller.queue.amounts import CountingFacts, amounts_of
 from slurm_gpu.controller.queue.demand import DecisionsWatch
 from slurm_gpu.controller.queue.ended_runs import EndedRunsPoll
-from slurm_gpu.controller.queue.gpu_hours import GpuHours, GpuRun, committed_hours
 from slurm_gpu.controller.queue.nodes import NodeCache
 from slurm_gpu.controller.queue.poll_interval import PollPace
+from slurm_gpu.controller.queue.resource_hours import CountedRun, HourlyUse, ResourceHours, committed_hours
 from slurm_gpu.controller.queue.usage import Subject, UsageCounter, UsageOwner, owner_of, usage_by_kind
 from slurm_gpu.controller.run_file import write_run_file
 from slurm_gpu.controller.snapshot import snapshot_file as snapshots
@@ -33,6 +33,7 @@ from slurm_gpu.controller.snapshot.zone_table import ZoneTables
 from slurm_gpu.controller.snapshot.zones import ZoneMap
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import OutsideError, SlurmError
+from slurm_gpu.policy.language.hour_sums import COMMITTED, parts_of
 from slurm_gpu.policy.language.periods import period_start
 from slurm_gpu.policy.lua.bundle import DECISIONS_LOG
 from slurm_gpu.policy.lua.install import SCRIPT_NAME
@@ -103,7 +104,7 @@ class QueueWatcher:
         self._zones = ZoneMap(config.zones)
         self._zone_tables = ZoneTables(config.placement, config.zones, order_of)
         self._config = config
-        self._hours = GpuHours(ZoneInfo(config.timezone))
+        self._hours = ResourceHours(ZoneInfo(config.timezone))
         self._usage = UsageCounter()
         self._pace = PollPace()
         self._script = _Script()
@@ -181,10 +182,13 @@ class QueueWatcher:
         self._generation = max(self._generation + 1, int(now_s * 1000))
         usage, hours = self._usage.usage_of(jobs, policy.groups, facts), None
         zone = ZoneInfo(self._config.timezone)
-        starts = {period: period_start(period, now_s, zone) for period in sorted(policy.hour_periods)}
+        periods = {
+            key: period for key in sorted(policy.hour_sums) if (period := parts_of(key)[1]) != COMMITTED
+        }
+        starts = {key: period_start(period, now_s, zone) for key, period in periods.items()}
         if starts and _has_accounting(settings):
-            hours = self._gpu_hours(jobs, policy, facts, starts, now_s)
-            starts = {period: at_s for period, at_s in starts.items() if at_s >= self._ended.known_since_s}
+            hours = self._resource_hours(jobs, policy, facts, starts, now_s)
+            starts = {key: at_s for key, at_s in starts.items() if at_s >= self._ended.known_since_s}
         self._snapshot = Snapshot(
             generation=self._generation,
             as_of_s=int(now_s),
@@ -228,7 +232,7 @@ class QueueWatcher:
             self._script = _Script(stamp, PolicyInForce() if found is None else found)
         return self._script.policy
 
-    def _gpu_hours(
+    def _resource_hours(
         self,
         jobs: Sequence[CountedJob],
         policy: PolicyInForce,
@@ -236,35 +240,45 @@ class QueueWatcher:
         starts: Mapping[str, int],
         now_s: float,
     ) -> dict[Subject, dict[str, float]] | None:
+        units = {parts_of(key)[0] for key in policy.hour_sums}
+        if not units <= self._hours.units:
+            self._hours = ResourceHours(ZoneInfo(self._config.timezone), units)
+            self._ended.restart()
         runs, are_first = self._ended.poll(min(starts.values()), now_s, facts)
         if are_first:
-            self._hours = GpuHours(ZoneInfo(self._config.timezone))
+            self._hours = ResourceHours(ZoneInfo(self._config.timezone), units)
         for run in runs:
             self._hours.note_ended(run)
         running = []
         for job in jobs:
             if job.phase is JobPhase.PENDING or job.start_s is None:
                 continue
-            mgpu = amounts_of(job, facts).mgpu
+            amounts = amounts_of(job, facts)
+            hourly = HourlyUse(amounts.mgpu / 1000, amounts.cpus, amounts.billing)
             if job.phase is JobPhase.RUNNING:
-                running.append(GpuRun(job.job_id, owner_of(job), mgpu, job.start_s, None))
+                running.append(CountedRun(job.job_id, owner_of(job), hourly, job.start_s, None))
             else:
-                self._hours.note_gone(GpuRun(job.job_id, owner_of(job), mgpu, job.start_s, job.end_s))
+                self._hours.note_gone(CountedRun(job.job_id, owner_of(job), hourly, job.start_s, job.end_s))
         if self._ended.known_since_s == math.inf:
             return None
         found = self._hours.totals(running, policy.groups, starts, now_s)
-        if any(group.has_hard_limit for group in policy.groups):
-            for subject, committed in committed_hours(self._may_use(jobs, now_s), policy.groups).items():
+        hard = {unit for unit, period in map(parts_of, policy.hour_sums) if period == COMMITTED}
+        if hard:
+            jobs_left = self._may_use(jobs, now_s)
+            for subject, committed in committed_hours(jobs_left, policy.groups, hard).items():
                 found[subject] = {**found.get(subject, {}), **committed}
         return found
 
-    def _may_use(self, jobs: Sequence[CountedJob], now_s: float) -> Iterator[tuple[UsageOwner, int, float]]:
-        """Yield the owner, the GPUs (mgpu) and the remaining time of each pending or running job."""
+    def _may_use(
+        self, jobs: Sequence[CountedJob], now_s: float
+    ) -> Iterator[tuple[UsageOwner, HourlyUse, float]]:
+        """Yield the owner, the use per hour and the remaining time of each pending or running job."""
         limits = {part.name: part.default_time_s or part.max_time_s for part in self._last_partitions}
         for job in jobs:
-            mgpu = 0 if job.phase is JobPhase.ENDED else self._usage.mgpu_of(job) * job.n_tasks
-            if not mgpu:
+            if job.phase is JobPhase.ENDED:
                 continue
+            mgpu, cpus, billing = self._usage.amounts_of(job)
+            hourly = HourlyUse(mgpu / 1000, cpus, billing).times(job.n_tasks)
             if job.phase is JobPhase.RUNNING:
                 left_s = math.inf if job.end_s is None else job.end_s - now_s
                 if job.is_suspended and job.limit_s is not None:
@@ -274,7 +288,7 @@ class QueueWatcher:
             else:
                 of_partitions = [limits.get(name) for name in job.partition.split(",")]
                 left_s = max(math.inf if limit_s is None else limit_s for limit_s in of_partitions)
-            yield owner_of(job), mgpu, left_s
+            yield owner_of(job), hourly, left_s
 
     @property
     def _last_partitions(self) -> Sequence[Partition]:

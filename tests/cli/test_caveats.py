@@ -107,7 +107,7 @@ def host(slurm_gpu: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_with_a_current_snapshot_there_are_no_notes(host: Host) -> None:
-    host.write_snapshot(hours={}, period_starts=dict.fromkeys(("day", "week", "month"), 1))
+    host.write_snapshot(hours={}, period_starts={"gpu_h_week": 1})
     assert host.notes() == [[]] * 3
     host.write_snapshot()
     assert host.notes() == [[HOURS]] * 3
@@ -131,12 +131,12 @@ def test_hidden_jobs_of_other_users_are_named(
     assert host.notes() == [[QUEUE, HOURS, *hidden]] * 3
     host.install(POLICY.replace("per: group", "per: user"))  # jobs of other users do not count
     assert host.notes() == [[QUEUE, HOURS]] * 3
-    host.write_snapshot(hours={}, period_starts=dict.fromkeys(("day", "week", "month"), 1))
+    host.write_snapshot(hours={}, period_starts={"gpu_h_week": 1})
     assert host.notes() == [[]] * 3
 
 
 def test_a_copy_of_the_script_that_is_older_than_the_controllers_is_named(host: Host) -> None:
-    host.write_snapshot(hours={}, period_starts=dict.fromkeys(("day", "week", "month"), 1))
+    host.write_snapshot(hours={}, period_starts={"gpu_h_week": 1})
     applied = host.directory / "applied.lua"
     applied.write_text(host.script.read_text() + "-- later\n")
     changed_s = host.script.stat().st_mtime
@@ -158,7 +158,7 @@ def test_a_copy_of_the_script_that_is_older_than_the_controllers_is_named(host: 
 
 
 def test_while_slurmdbd_is_down_the_assumption_is_named(host: Host) -> None:
-    host.write_snapshot(hours={}, period_starts=dict.fromkeys(("day", "week", "month"), 1))
+    host.write_snapshot(hours={}, period_starts={"gpu_h_week": 1})
     host.has_slurmdbd = False
     me = getpass.getuser()
     job = f"the job was checked for {me} with account vision, and with QOS normal unless --qos names a QOS"
@@ -167,7 +167,7 @@ def test_while_slurmdbd_is_down_the_assumption_is_named(host: Host) -> None:
 
 
 def test_a_job_that_begins_later_is_not_forecast_as_if_it_could_start_now(host: Host) -> None:
-    host.write_snapshot(hours={}, period_starts=dict.fromkeys(("day", "week", "month"), 1))
+    host.write_snapshot(hours={}, period_starts={"gpu_h_week": 1})
     for begin, notes in (("uts4102444800", 1), (f"uts{NOW_S}", 0)):
         host.command("forecast", "--json", "--", "sbatch", f"--begin={begin}", "--wrap=true")
         found = [note for note in json.loads(host.command.out)["notes"] if "but --begin is 2" in note]

@@ -153,6 +153,7 @@ def test_without_a_valid_snapshot_the_queue_is_counted(quota: Command, snapshot:
         "limit": 6.0,
         "used": 4.0,
         "left": 2.0,
+        "carried_over": None,
         "mode": "enforce",
         "why": "Others.",
         "until_s": None,
@@ -191,13 +192,27 @@ def test_small_gpu_hours_are_not_rounded_to_0(quota: Command) -> None:
         "version: 1\nmode: enforce\ngroups: {all: {}}\nrules:\n"
         "  - {id: week, for: all, per: user, why: W., limits: {gpu_hours: {week: 500, day: 0.5}}}\n"
     )
-    hours = {Subject(ME, "all"): {"day": 0.0514, "week": 410.25}}
-    quota.write_snapshot(hours=hours, period_starts=dict.fromkeys(("day", "week", "month"), 1))
+    hours = {Subject(ME, "all"): {"gpu_h_day": 0.0514, "gpu_h_week": 410.25}}
+    quota.write_snapshot(hours=hours, period_starts=dict.fromkeys(("gpu_h_day", "gpu_h_week"), 1))
     assert quota() == 0
     assert [row[1:] for row in rows(quota)[1:]] == [
         ["GPU-hours today", ME, "0.051", "0.5", "0.449"],
         ["GPU-hours this week", ME, "410.25", "500", "89.75"],
     ]
+
+
+def test_the_limit_includes_what_was_carried_over(quota: Command) -> None:
+    quota.install(
+        "version: 1\nmode: enforce\ngroups: {all: {}}\nrules:\n"
+        "  - {id: week, for: all, per: user, why: W., limits: {cpu_hours: {week: 500}}, carry_over: true}\n"
+    )
+    hours = {Subject(ME, "all"): {"cpu_h_week": 410.25, "cpu_h_week_before": 400.5}}
+    quota.write_snapshot(hours=hours, period_starts={"cpu_h_week": 9, "cpu_h_week_before": 1})
+    assert quota() == 0
+    assert rows(quota)[1][1:] == ["CPU-hours this week", ME, "410.25", "599.5", "189.25", "99.5 carried over"]
+    assert quota("--json") == 0
+    (limit,) = json.loads(quota.out)["limits"]
+    assert (limit["limit"], limit["carried_over"], limit["left"]) == (599.5, 99.5, 189.25)
 
 
 def test_an_unknown_user_is_an_error(quota: Command) -> None:

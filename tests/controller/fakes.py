@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from slurm_gpu.controller.queue.gpu_hours import GpuRun
+from slurm_gpu.controller.queue.resource_hours import CountedRun
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.client import (
     AccountingRun,
@@ -230,9 +230,9 @@ class Slurm:
         return iter(self.rows)
 
 
-def at_once(task: Callable[[], list[GpuRun]]) -> Future[list[GpuRun]]:
+def at_once(task: Callable[[], list[CountedRun]]) -> Future[list[CountedRun]]:
     """Run a background task before returning."""
-    future: Future[list[GpuRun]] = Future()
+    future: Future[list[CountedRun]] = Future()
     try:
         future.set_result(task())
     except SlurmError as error:

@@ -28,6 +28,18 @@ def test_a_running_job_counts_what_it_was_given() -> None:
     assert (amounts.mgpu, amounts.cpus, amounts.mib, amounts.nodes) == (2000, 8, 65536, 1)
 
 
+@pytest.mark.parametrize("phase", [JobPhase.RUNNING, JobPhase.PENDING])
+def test_billing_units_are_those_of_slurm(phase: JobPhase) -> None:
+    def billed(tres: str, **more: object) -> int:
+        fields: dict[str, object] = {"per_node": "", "tres": f"cpu=8,mem=8G,node=1{tres}"}
+        return amounts_of(make_job(phase=phase, **(fields | more)), FACTS).billing
+
+    assert (billed(",billing=13"), billed(",billing=8"), billed("")) == (13, 8, 0)
+    if phase is JobPhase.PENDING:
+        assert billed(",billing=13", n_nodes=3) == 39
+        assert billed(",billing=8", n_cpus=32) == 32  # without weights
+
+
 def test_a_running_job_without_allocated_gpus_counts_its_requested_ones() -> None:
     """slurmctld 22.05 starts such jobs just after a restart."""
     amounts = amounts_of(make_job(per_node="", per_job="gres:gpu:a100:3", tres="cpu=1,mem=48G,node=1"), FACTS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from slurm_gpu.controller.queue.usage import RunningAndPending, Subject, Usage, UsageTotals
 from slurm_gpu.controller.reporting.quota import QuotaLine, quota_of
 from slurm_gpu.controller.snapshot.snapshot_file import Snapshot
@@ -27,8 +29,8 @@ SNAPSHOT = Snapshot(
         },
         {},
     ),
-    hours={Subject("alice", "grads"): {"week": 410.5}},
-    period_starts={"day": 3, "week": 2, "month": 1},
+    hours={Subject("alice", "grads"): {"gpu_h_week": 410.5, "cpu_h_week": 7.0}},
+    period_starts={"gpu_h_day": 3, "gpu_h_week": 2, "cpu_h_week": 2},
 )
 
 
@@ -90,9 +92,27 @@ def test_gpus_whose_type_is_not_known_yet_count_for_every_type() -> None:
 
 
 def test_gpu_hours_are_those_of_the_period_and_0_where_there_are_none() -> None:
-    assert used({"gpu_hours:week": 500.0, "gpu_hours:day": 50.0}) == {
+    assert used({"gpu_hours:week": 500.0, "gpu_hours:day": 50.0, "cpu_hours:week": 9.0}) == {
         "gpu_hours:week": 410.5,
         "gpu_hours:day": 0.0,
+        "cpu_hours:week": 7.0,
+    }
+
+
+def test_what_is_carried_over_is_part_of_the_limit() -> None:
+    before = {"gpu_h_week": 410.5, "gpu_h_week_before": 450.0}
+    snapshot = replace(
+        SNAPSHOT,
+        hours={Subject("alice", "grads"): before},
+        period_starts={"gpu_h_week": 2, "gpu_h_week_before": 1, "gpu_h_30d": 1, "gpu_h_day": 3},
+    )
+    limits = {"gpu_hours:week": 500.0, "gpu_hours:30d": 900.0, "gpu_hours:day": 50.0}
+    policy = PolicyInForce((GRADS,), (rule(limits, carry_over=True),), "ab")
+    found = quota_of(policy, snapshot, "alice", 1001, ALICE, NOON_S)
+    assert {line.key: (line.limit, line.used, line.carried, line.left) for line in found} == {
+        "gpu_hours:week": (550.0, 410.5, 50.0, 139.5),
+        "gpu_hours:30d": (900.0, 0.0, None, 900.0),  # a rolling window
+        "gpu_hours:day": (50.0, None, None, None),  # slurm-gpuctld does not count the previous day yet
     }
 
 

@@ -76,8 +76,8 @@ def example(**changes: object) -> Snapshot:
 
 def test_the_file_has_the_form_of_the_contract() -> None:
     snapshot = example(
-        hours={Subject("alice", None): {"week": 410.25, "day": 0.0}},
-        period_starts={"day": 3, "week": 2, "month": 1},
+        hours={Subject("alice", None): {"gpu_h_week": 410.25, "gpu_h_day": 0.0, "cpu_h_month": 99.5}},
+        period_starts={"gpu_h_day": 3, "gpu_h_week": 2, "cpu_h_month": 1},
         seen={"f00x1": 4},
         zones=(ZoneCapacity("zone 1", None, 12000, 1),),
         timing=QueryTiming(35412.349, 0.081, "6f3c"),
@@ -86,10 +86,11 @@ def test_the_file_has_the_form_of_the_contract() -> None:
         f"slurm-gpu-snapshot 1 7 {NOON_S}",
         "groups ab",
         "looked 35412.34 0.09 6f3c",
-        "hours day=3 week=2 month=1",
+        "hours day=3 week=2 cpu_h_month=1",
         "use account:lab%201@grads jobs_run=1",
         "use user:alice jobs_run=3 mgpu_run=12000 cpus_run=96 mib_run=786432 nodes_run=3"
-        " mgpu_run:a100=12000 jobs_pend=5 mgpu_pend=20000 last_pend=4711 gpu_h_week=410.250",
+        " mgpu_run:a100=12000 jobs_pend=5 mgpu_pend=20000 last_pend=4711 gpu_h_week=410.250"
+        " cpu_h_month=99.500",
         "user alice 1001",
         "seen f00x1 4",
         "zone zone%201 - 12000 1",
@@ -113,9 +114,9 @@ def test_a_part_is_never_taken_for_the_whole(snapshot: Snapshot, data: st.DataOb
 
 
 def test_unknown_hours_are_a_gap_and_no_hours_are_zero() -> None:
-    assert parse(render(example())).hours_of("alice", None, "day") is None
-    known = example(hours={}, period_starts={"day": 3, "week": 2, "month": 1})
-    assert parse(render(known)).hours_of("alice", None, "day") == 0.0
+    assert parse(render(example())).hours_of("alice", None, "gpu_h_day") is None
+    known = example(hours={}, period_starts={"gpu_h_day": 3, "cpu_h_month": 1})
+    assert parse(render(known)).hours_of("alice", None, "gpu_h_day") == 0.0
 
 
 def test_an_old_incomplete_or_missing_snapshot_is_ignored(tmp_path: Path) -> None:

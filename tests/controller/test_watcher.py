@@ -12,7 +12,7 @@ import pytest
 from slurm_gpu.config.site import SiteConfig, Zone
 from slurm_gpu.controller.queue.call_statistics import CountingRun
 from slurm_gpu.controller.queue.ended_runs import EVERY_S, EndedRunsPoll
-from slurm_gpu.controller.queue.gpu_hours import GpuRun
+from slurm_gpu.controller.queue.resource_hours import CountedRun
 from slurm_gpu.controller.snapshot.snapshot_file import FRESH_S, Snapshot, parse, read_fresh
 from slurm_gpu.controller.watcher import SEEN_S, QueueWatcher
 from slurm_gpu.errors import OutsideError, SlurmError, UsageError
@@ -246,12 +246,12 @@ def test_gpu_hours_are_those_of_the_accounting_and_of_the_queue(site: Site) -> N
     site.slurm.queue = [make_job(2, start_s=NOON_S - hour)]
     site.slurm.answers_after_s = 0.0
     snapshot = site.run_cycle()
-    assert snapshot.hours_of("alice", "grads", "day") == 4.0
-    # The job ends: the queue shows its end now, and accounting ten minutes later.
+    assert snapshot.hours_of("alice", "grads", "gpu_h_day") == 4.0
+    # It ends: the queue shows it now, and accounting ten minutes later.
     site.clock.advance(hour)
     site.slurm.rows.append(make_row(2, NOON_S - hour, NOON_S + hour))
     site.slurm.queue = [make_job(2, JobPhase.ENDED, start_s=NOON_S - hour, end_s=NOON_S + hour)]
-    assert site.run_cycle().hours_of("alice", "grads", "day") == 6.0
+    assert site.run_cycle().hours_of("alice", "grads", "gpu_h_day") == 6.0
 
 
 def test_gpu_hours_of_a_run_that_was_resized_count_each_part_by_its_own_gpus(site: Site) -> None:
@@ -260,7 +260,7 @@ def test_gpu_hours_of_a_run_that_was_resized_count_each_part_by_its_own_gpus(sit
     start_s = NOON_S - 9 * hour
 
     def hours() -> float | None:
-        return site.run_cycle().hours_of("alice", "grads", "day")
+        return site.run_cycle().hours_of("alice", "grads", "gpu_h_day")
 
     def queue(gpus: int, **changes: object) -> None:
         site.slurm.queue = [make_job(7, tres=f"gres/gpu={gpus}", start_s=start_s, **changes)]  # type: ignore[arg-type]
@@ -304,6 +304,41 @@ def with_periods(*periods: str, hard: bool = False) -> PolicyInForce:
     return replace(POLICY, groups=(group,), rules=(rule,))
 
 
+def test_cpu_hours_are_read_once_a_rule_counts_them(site: Site) -> None:
+    site.slurm.answers_after_s = 0.0
+    hour = 3600
+    site.slurm.rows = [
+        make_row(
+            1, NOON_S - 2 * hour, NOON_S - hour, tres_allocated={"cpu": 8.0, "gres/gpu": 2.0, "billing": 13.0}
+        ),
+        make_row(2, NOON_S - 2 * hour, NOON_S - hour, gpus=0, tres_allocated={"cpu": 4.0}),
+    ]
+    site.policy = with_periods("day")
+    snapshot = site.run_cycle()
+    assert snapshot.hours_of("alice", "grads", "gpu_h_day") == 2.0
+    assert snapshot.hours_of("alice", "grads", "cpu_h_day") is None
+    group = replace(GRADS, has_hard_limit=True)
+    rule = replace(HOURS, group=group, limits={"cpu_hours:day": 10, "billing_hours:week": 9}, hard=True)
+    site.policy = replace(POLICY, groups=(group,), rules=(*site.policy.rules, rule))
+    site.script.write_text("another policy")
+    pending = {
+        "start_s": None,
+        "end_s": None,
+        "limit_s": 7200.0,
+        "n_cpus": 3,
+        "per_node": "",
+        "tres": "cpu=3",
+    }
+    site.slurm.queue = [make_job(3, JobPhase.PENDING, **pending)]  # type: ignore[arg-type]
+    for _ in range(2):
+        snapshot = site.run_cycle()
+        assert snapshot.hours_of("alice", "grads", "gpu_h_day") == 2.0
+        assert snapshot.hours_of("alice", "grads", "cpu_h_day") == 12.0
+        assert snapshot.hours_of("alice", "grads", "billing_h_week") == 13.0
+        assert snapshot.hours_of("alice", "grads", "cpu_h_committed") == 6.0
+        assert snapshot.hours_of("alice", "grads", "gpu_h_committed") == 0.0  # no hard rule needs them
+
+
 def test_a_longer_period_reads_earlier_runs_and_counts_each_once(site: Site) -> None:
     site.slurm.answers_after_s = 0.0
     site.slurm.rows = [
@@ -311,11 +346,11 @@ def test_a_longer_period_reads_earlier_runs_and_counts_each_once(site: Site) -> 
         for number, day in enumerate((0, 10, 100, 200))
     ]
     site.policy = with_periods("day")
-    assert site.run_cycle().hours_of("alice", "grads", "day") == 2.0
+    assert site.run_cycle().hours_of("alice", "grads", "gpu_h_day") == 2.0
     site.policy = with_periods("year")
     site.script.write_text("another policy")
-    found = [site.run_cycle().hours_of("alice", "grads", "year") for _ in range(12)]
-    assert found[0] is None  # one month is read at a time, the latest first
+    found = [site.run_cycle().hours_of("alice", "grads", "gpu_h_year") for _ in range(12)]
+    assert found[0] is None  # it reads a month at once, the latest one first
     assert found[-1] == 8.0
 
 
@@ -324,9 +359,9 @@ def test_a_short_period_is_known_before_a_long_one(site: Site) -> None:
     site.slurm.rows = [make_row(1, NOON_S - 3600, NOON_S)]
     site.policy = with_periods("day", "year")
     snapshot = site.run_cycle()
-    assert snapshot.hours_of("alice", "grads", "day") == 2.0
-    assert snapshot.hours_of("alice", "grads", "year") is None
-    assert list(snapshot.period_starts) == ["day"]
+    assert snapshot.hours_of("alice", "grads", "gpu_h_day") == 2.0
+    assert snapshot.hours_of("alice", "grads", "gpu_h_year") is None
+    assert list(snapshot.period_starts) == ["gpu_h_day"]
 
 
 def test_users_with_hours_and_without_jobs_are_named(site: Site) -> None:
@@ -338,16 +373,16 @@ def test_users_with_hours_and_without_jobs_are_named(site: Site) -> None:
 def test_the_hours_of_a_run_that_was_requeued_count_at_once(site: Site) -> None:
     site.slurm.answers_after_s = 0.0
     site.slurm.queue = [make_job(1, start_s=NOON_S - 3600)]
-    assert site.run_cycle().hours_of("alice", "grads", "day") == 2.0
+    assert site.run_cycle().hours_of("alice", "grads", "gpu_h_day") == 2.0
     site.slurm.queue = [make_job(1, JobPhase.PENDING, start_s=None, end_s=None)]
-    assert site.run_cycle().hours_of("alice", "grads", "day") == 2.0
+    assert site.run_cycle().hours_of("alice", "grads", "gpu_h_day") == 2.0
     site.clock.advance(300)
     site.slurm.queue = [make_job(1, start_s=NOON_S + 240)]
-    found = site.run_cycle().hours_of("alice", "grads", "day")
+    found = site.run_cycle().hours_of("alice", "grads", "gpu_h_day")
     assert found == pytest.approx(2.0 + 2 * 60 / 3600, abs=0.001)
     site.clock.advance(EVERY_S)
     site.slurm.rows = [make_row(1, NOON_S - 3600, NOON_S)]  # as accounting reports the first run
-    found = site.run_cycle().hours_of("alice", "grads", "day")
+    found = site.run_cycle().hours_of("alice", "grads", "gpu_h_day")
     assert found == pytest.approx(2.0 + 2 * 660 / 3600, abs=0.001)
 
 
@@ -363,9 +398,9 @@ def test_hard_limits_count_the_rest_of_pending_and_running_jobs(site: Site) -> N
         make_job(5, start_s=NOON_S, end_s=NOON_S + 60, is_suspended=True, limit_s=1800.0),
     ]
     snapshot = site.run_cycle()
-    assert snapshot.hours_of("alice", "grads", "month") == 2.0
-    unlimited = 2 * 365 * 24  # its partition has no time limit
-    assert snapshot.hours_of("alice", "grads", "committed") == 2 + 3 * 2 * 2 + unlimited + 1
+    assert snapshot.hours_of("alice", "grads", "gpu_h_month") == 2.0
+    unlimited = 2 * 365 * 24  # as its partition
+    assert snapshot.hours_of("alice", "grads", "gpu_h_committed") == 2 + 3 * 2 * 2 + unlimited + 1
 
 
 @pytest.mark.parametrize("ahead_s", [40 * 86400, 2 * 3600])
@@ -373,16 +408,16 @@ def test_a_clock_that_was_far_ahead_and_is_set_back_loses_no_gpu_hours(site: Sit
     """The clock may be wrong after a boot until the time is set; a new month drops the previous month."""
     site.slurm.answers_after_s = 0.0
     site.slurm.rows = [make_row(1, NOON_S - 10800, NOON_S - 7200)]
-    assert site.run_cycle().hours_of("alice", "grads", "week") == 2.0
+    assert site.run_cycle().hours_of("alice", "grads", "gpu_h_week") == 2.0
     site.clock.wall_s += ahead_s
     site.run_cycle()
     site.clock.wall_s -= ahead_s
     site.slurm.rows.append(make_row(2, NOON_S - 3600, NOON_S - 1800))
-    assert site.run_cycle().hours_of("alice", "grads", "week") == 3.0
+    assert site.run_cycle().hours_of("alice", "grads", "gpu_h_week") == 3.0
 
 
 def test_gpu_hours_are_a_gap_until_the_accounting_has_answered(tmp_path: Path) -> None:
-    site, answer = Site(tmp_path), Future[list[GpuRun]]()
+    site, answer = Site(tmp_path), Future[list[CountedRun]]()
     ended = EndedRunsPoll(site.slurm, lambda _: answer)
     site.watcher = site.new_watcher(ended)
     assert site.run_cycle().hours is None

@@ -11,7 +11,8 @@ from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.policy.explain.explain import partition_record
 from slurm_gpu.policy.explain.sbatch import parse_command
 from slurm_gpu.policy.language.check import check_policy
-from slurm_gpu.policy.language.model import Per
+from slurm_gpu.policy.language.hour_sums import sums_of
+from slurm_gpu.policy.language.limits import flat_amounts
 from slurm_gpu.policy.language.names import resolve_names
 from slurm_gpu.policy.lua.bundle import SiteFacts, build_bundle, compile_policy
 from slurm_gpu.policy.lua.script import PolicyScript
@@ -63,9 +64,13 @@ class ExampleCluster:
         )
         compiled = compile_policy(checked, names, facts)
         snapshot = None
-        if any(rule.per is not Per.JOB and rule.limits.gpu_hours for rule in checked.rules):
+        sums = {
+            key for rule in checked.rules for key in sums_of(flat_amounts(rule), carry_over=rule.carry_over)
+        }
+        if sums:
             now_s = int(MONDAY_AT_TEN.timestamp())
-            groups = f"groups {compiled['groups_id']}\nhours week=1 month=1 year=1"
+            starts = " ".join(f"{key.removeprefix('gpu_h_')}=1" for key in sorted(sums))
+            groups = f"groups {compiled['groups_id']}\nhours {starts}"
             snapshot = f"slurm-gpu-snapshot 1 1 {now_s}\n{groups}\nend 1\n"
         self._partitions = [
             partition_record(

@@ -148,7 +148,7 @@ def hours_of_bob(lab: Lab) -> float:
         return snapshot_after(lab).hours is not None
 
     wait_for(known, DEADLINE_S, "the accounting is read")
-    hours = snapshot_after(lab).hours_of("bob", "everyone", "month")
+    hours = snapshot_after(lab).hours_of("bob", "everyone", "gpu_h_month")
     assert hours is not None
     return hours
 

@@ -71,9 +71,9 @@ def apply(lab: Lab, policy: str) -> None:
         lab.daemons["slurmdbd"].restart()  # 22.05 finds a preemption loop with the previous policy
         lab.run_as("root", command)
     settle(lab)
-    if "gpu_hours: {" in policy:
+    if "_hours: {" in policy:
         snapshot = lab.layout.controller_run / "snapshot.txt"
-        wait_for(lambda: "\nhours " in snapshot.read_text(), DEADLINE_S, "GPU-hours are known")
+        wait_for(lambda: "\nhours " in snapshot.read_text(), DEADLINE_S, "used hours are known")
 
 
 def submit(lab: Lab, one: Submission, jobs: list[int]) -> str:

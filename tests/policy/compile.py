@@ -183,6 +183,7 @@ def _rule(rule: RuleModel) -> PolicyRule:
         on_error=OnError(rule.on_error),
         when=None if rule.when is None else _hours(rule.when),
         hard=rule.hard,
+        carry_over=rule.carry_over,
         jobs=None if rule.jobs is None else _jobs(rule.jobs),
         kind=None if rule.kind is None else JobKind(rule.kind),
     )
@@ -233,7 +234,7 @@ def as_limits(flat: Mapping[str, Limit]) -> RuleLimits:
             both, mgpu = before if isinstance(before, GpuLimit) else GpuLimit(), int(value)
             types = dict(both.by_type_mgpu) | ({part: mgpu} if part else {})
             own = GpuLimit(both.all_mgpu if part else mgpu, types)
-        elif kind.measure is LimitUnit.GPU_HOURS:
+        elif kind.measure is LimitUnit.HOURS:
             own = {
                 **(before if isinstance(before, Mapping) else {}),
                 part or None: value,

@@ -74,13 +74,16 @@ class Judgement:
 
 
 _NO_AMOUNTS: Mapping[tuple[str, str], float] = MappingProxyType({})
-# GPU-hours used, by rule, UID or account (None: the whole group) and period.
+# Limits on the hours of GPUs or CPUs.
+HOUR_LIMITS = ("gpu_hours", "cpu_hours", "billing_hours")
+# Hours used, by rule, UID or account (None: the whole group) and limit, such as gpu_hours:week, or
+# gpu_hours:week_before for the previous week.
 Hours = Mapping[tuple[str, int | str | None, str], float]
 
 
 @dataclass(frozen=True)
 class Known:
-    """The other jobs, the time, and the GPU-hours used."""
+    """The other jobs, the time, and the hours of GPUs and CPUs used."""
 
     jobs: Sequence[Request]
     """Running and pending jobs."""
@@ -230,8 +233,8 @@ def capped(policy: PolicyModel, job: Request, now_s: int, *, before: Request | N
                 assert not isinstance(limit, frozenset)
                 number = _of_steps(limit, job) if isinstance(limit, tuple) else limit
                 most = min(most, max(number, job.counted_nodes))
-            elif base in ("gpus", "gpus_total", "gpus_pending", "gpu_hours"):
-                measure = f"gpus:{part}" if part and base != "gpu_hours" else "gpus"
+            elif base in ("gpus", "gpus_total", "gpus_pending", "gpu_hours", "billing_hours"):
+                measure = f"gpus:{part}" if part and base not in HOUR_LIMITS else "gpus"
                 allowed = limit if base == "gpus" else job.measure(measure)
                 if wide.measure(measure) > allowed and None not in job.needed_nodes:  # type: ignore[operator]
                     most = min(most, counted)
@@ -325,11 +328,11 @@ def _added(rule: RuleModel, key: str, job: Request) -> float | None:
     base, _, part = key.partition(":")
     if base in RUNNING_SUMS:
         return _of_running(key, job)
-    if base == "gpu_hours" and part:
-        return None if rule.hard else job.gpu_hours  # the sum of a hard rule already includes these GPU-hours
+    if base in HOUR_LIMITS and part:
+        return None if rule.hard else job.hours(base)  # the sum of a hard rule has it already
     if base in ("gpus", "cpus", "memory"):
         return job.measure(key)
-    return _OF_ONE_JOB[base](job) if base in ("nodes", "tasks", "gpu_hours") else None
+    return _OF_ONE_JOB[base](job) if base in ("nodes", "tasks", *HOUR_LIMITS) else None
 
 
 def _of_rule(
@@ -346,14 +349,19 @@ def _of_rule(
 
     counted = counted_among(known.jobs)
     for key, limit in _limits_of(rule, job, moment).items():
-        used = None
+        used, carried = None, 0.0
         base, _, period = key.partition(":")
-        if base == "gpu_hours" and known.hours is not None:
-            used = known.hours.get((rule.id, owner, period), 0.0)
+        if base in HOUR_LIMITS and period and rule.carry_over and not period[0].isdigit():
+            assert isinstance(limit, int | float)
+            before = 0.0 if known.hours is None else known.hours.get((rule.id, owner, f"{key}_before"), 0.0)
+            carried = max(0.0, limit - before)  # the most, if unknown
+        if base in HOUR_LIMITS and known.hours is not None:
+            used = known.hours.get((rule.id, owner, key), 0.0)
             if rule.hard:
-                used += sum(other.most_gpu_hours for other in counted)
+                used += sum(other.committed_hours(base) for other in counted)
+        budget = limit + carried if carried else limit  # type: ignore[operator]
         others = counted_among(known.pending) if base in PENDING_SUMS else counted
-        outcome = _outcome(key, limit, job, others, used, earlier.get((rule.id, key), 0))
+        outcome = _outcome(key, budget, job, others, used, earlier.get((rule.id, key), 0))
         if outcome is not None:
             yield Finding(rule.id, key, rule.mode, outcome, rule.on_error == "deny")
 
@@ -399,12 +407,12 @@ def _outcome(
         if added == 0:
             return Outcome.FITS
         return _compare(sum(other.measure(measure) * other.jobs for other in counted) + added, limit)
-    if base == "gpu_hours" and part:
-        if job.gpu_hours == 0:
+    if base in HOUR_LIMITS and part:
+        if job.hours(base) == 0:
             return Outcome.FITS
-        return (
-            Outcome.UNKNOWN if used_hours is None else _compare(used_hours + earlier + job.gpu_hours, limit)
-        )
+        outcome = _compare((used_hours or 0) + earlier + job.hours(base), limit)
+        # More than the whole budget is refused whatever was used.
+        return Outcome.UNKNOWN if used_hours is None and outcome is Outcome.FITS else outcome
     asked = _OF_ONE_JOB[base](job) if base in _OF_ONE_JOB else job.measure(key)
     if asked is None:
         return None
@@ -475,7 +483,9 @@ RUNNING_SUMS = frozenset({"gpus_running", "jobs_running", "cpus_running", "memor
 
 _OF_ONE_JOB: Mapping[str, Callable[[Request], float | None]] = {
     "gpus_per_node": lambda job: job.node_mgpu / 1000,
-    "gpu_hours": lambda job: replace(job, array_tasks=None).gpu_hours,
+    "gpu_hours": lambda job: replace(job, array_tasks=None).hours("gpu_hours"),
+    "cpu_hours": lambda job: replace(job, array_tasks=None).hours("cpu_hours"),
+    "billing_hours": lambda job: replace(job, array_tasks=None).hours("billing_hours"),
     "nodes": lambda job: job.counted_nodes,
     "tasks": lambda job: job.tasks,
     "walltime": lambda job: job.walltime_s,
@@ -542,8 +552,8 @@ def _grows(key: str, limit: Limit, before: Request, after: Request) -> bool:
             return True
         each = [Fraction(job.measure(measure)) / job.mgpu for job in (before, after)]
         return each[1] > each[0]
-    if base == "gpu_hours" and part:
-        return after.gpu_hours > before.gpu_hours
+    if base in HOUR_LIMITS and part:
+        return after.hours(base) > before.hours(base)
     if base in RUNNING_SUMS:
         sizes = [_of_running(key, job) or 0 for job in (before, after)]
     elif base in _OF_ONE_JOB:

@@ -11,6 +11,7 @@ import datetime as dt
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from zoneinfo import ZoneInfo
 
 SHARDS_PER_GPU = 4
@@ -26,10 +27,22 @@ class PartitionModel:
     cpus: int
     mib: int
     gpu_types: frozenset[str]
+    weights: Mapping[str, Fraction] = field(default_factory=dict)
+    """The billing weights of CPUs (cpu), GiB of memory (mem), nodes, GPUs, shards and GPUs of each type."""
 
 
+# Binary fractions, so that billing units do not depend on the order in which they are added.
+WEIGHTS = {
+    "cpu": Fraction(1),
+    "mem": Fraction(1, 4),
+    "node": Fraction(1, 2),
+    "gres/gpu": Fraction(2),
+    "gres/gpu:a100": Fraction(3, 2),
+    "gres/shard": Fraction(3, 4),
+    "gres/mps": Fraction(1, 64),
+}
 PARTITIONS = {
-    "gpu": PartitionModel(4, 32, 100_000, frozenset({"a100"})),
+    "gpu": PartitionModel(4, 32, 100_000, frozenset({"a100"}), WEIGHTS),
     "long": PartitionModel(2, 16, 50_000, frozenset({"a100", "v100"})),
 }
 DEFAULT_MIB_PER_GPU = 16384
@@ -319,14 +332,40 @@ class Request:
             return NORMAL_LIMIT_S
         return math.inf if self.minutes == 0 else self.minutes * 60
 
-    @property
-    def gpu_hours(self) -> float:
-        return self.mgpu * self.jobs * self.walltime_s / 3600 / 1000 if self.mgpu else 0.0
+    def billing(self, flag: str | None = None) -> int:
+        """Return the most billing units in any partition, given MAX_TRES or MAX_TRES_GRES."""
+        return max(self._billing_in(PARTITIONS[name], flag) for name in self.partitions)
 
-    @property
-    def most_gpu_hours(self) -> float:
-        """Return the GPU-hours that count until the job ends; without a time limit, those of a year."""
-        return self.mgpu * self.jobs * min(self.walltime_s, 365 * 86400) / 3600 / 1000
+    def _billing_in(self, partition: PartitionModel, flag: str | None) -> int:
+        if not partition.weights:
+            return self.cpus
+        parts = self.only_parts and self.whole_mgpu <= self.asked_mgpu
+        gpus = Fraction(0 if parts else self.mgpu, 1000)
+        types = {self.named_type} if self.named_type else partition.gpu_types
+        amounts = {
+            "cpu": Fraction(self.cpus),
+            "mem": Fraction(self.mib) / 1024,
+            "node": Fraction(self.counted_nodes),
+            "gres/gpu": gpus,
+            "gres/shard": Fraction((self.shards_per_node or 0) * self.counted_nodes if parts else 0),
+            "gres/mps": Fraction((self.mps_per_node or 0) * self.counted_nodes if parts else 0),
+            **{f"gres/gpu:{kind}": gpus for kind in types},
+        }
+        billed = {name: n * partition.weights.get(name, 0) for name, n in amounts.items()}
+        of_gpus = [value for name, value in billed.items() if name.startswith("gres/")]
+        others = [value for name, value in billed.items() if not name.startswith("gres/")]
+        if flag == "MAX_TRES":
+            return math.floor(max(*of_gpus, *others))
+        return math.floor(sum(of_gpus) + (max(others) if flag == "MAX_TRES_GRES" else sum(others)))
+
+    def hours(self, limit: str, *, most_s: float = math.inf) -> float:
+        """Return the GPU-hours, CPU-hours or billing-hours of all array tasks that a limit on them counts."""
+        used = {"gpu_hours": self.mgpu / 1000, "cpu_hours": self.cpus, "billing_hours": self.billing()}[limit]
+        return used * self.jobs * min(self.walltime_s, most_s) / 3600 if used else 0.0
+
+    def committed_hours(self, limit: str) -> float:
+        """Return the hours that count until the job ends; without a time limit, those of a year."""
+        return self.hours(limit, most_s=365 * 86400)
 
     def measure(self, name: str) -> float:
         """Return an amount of one array task: gpus, gpus:TYPE, cpus, memory or jobs."""
@@ -443,7 +482,9 @@ class RuleModel:
     when: When | None = None
     limits: Mapping[str, Limit] = field(default_factory=dict)
     hard: bool = False
-    """GPU-hours include those that pending and running jobs may still use."""
+    """GPU-hours and CPU-hours include those that pending and running jobs may still use."""
+    carry_over: bool = False
+    """Limits by period include the rest of the previous calendar period's limit."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Options that jobs must name (required) or must not name (forbidden)."""
     exceptions: Mapping[int, ExceptionModel] = field(default_factory=dict)

@@ -28,7 +28,7 @@ from .judgement import (
 from .model import PARTITIONS as MODEL_PARTITIONS
 from .model import Request
 from .policystrategies import PERIOD_LIMITS
-from .render import PARTITIONS, PERIODS, changes, description, record, snapshot
+from .render import PARTITIONS, SUMS, changes, description, record, snapshot
 from .scenarios import Change, Pass, Resubmit, Scenario, Source, Submit, SubmitBlind, can_change, changed
 from .users import ACCOUNTS, NAMES
 from .zonecluster import with_zones
@@ -163,10 +163,14 @@ class Player:
         if self.source is not Source.FRESH:
             return None
         return {
-            (rule.id, owner, period): self.scenario.hours * (1 if owner else 2)
+            (rule.id, owner, limit): (
+                self.scenario.before if limit.endswith("_before") else self.scenario.hours
+            )
+            * (1 if owner else 2)
+            * (1 if "gpu" in limit else 4)
             for rule in self.policy.rules
             for owner in (None, *NAMES, *ACCOUNTS)
-            for period in PERIODS
+            for limit in SUMS
         }
 
     @property

@@ -55,6 +55,8 @@ JOB_LIMITS: Mapping[str, st.SearchStrategy[Limit]] = {
     "tasks": in_steps(st.integers(0, 8)),
     "walltime": in_steps(SECONDS),
     "gpu_hours": st.integers(0, 24),
+    "cpu_hours": st.integers(0, 96),
+    "billing_hours": st.integers(0, 200),
     "partitions": SOME_PARTITIONS,
     "gpu_types": SOME_TYPES,
     "qos": SOME_QOS,
@@ -88,6 +90,9 @@ PERIOD_LIMITS: Mapping[str, st.SearchStrategy[Limit]] = {
     "gpu_hours:week": st.integers(0, 60),
     "gpu_hours:month": st.integers(0, 60),
     "gpu_hours:30d": st.integers(0, 60),
+    "cpu_hours:day": st.integers(0, 240),
+    "cpu_hours:30d": st.integers(0, 240),
+    "billing_hours:week": st.integers(0, 400),
 }
 # A single job is compared with these limits, because a job that exceeds them alone would never start.
 RUNNING_LIMITS: Mapping[str, st.SearchStrategy[Limit]] = {
@@ -266,6 +271,7 @@ def rule_lists(draw: st.DrawFn, *, kinds: bool = True, hours: bool = True) -> li
             jobs=draw(_JOBS) if per == "job" and draw(st.booleans()) else None,
             limits=limits,
             hard=any(key in PERIOD_LIMITS for key in limits) and draw(st.booleans()),
+            carry_over=any(key in PERIOD_LIMITS for key in limits) and draw(st.booleans()),
             exceptions=exceptions,
             **conditions,  # type: ignore[arg-type]
         )
@@ -335,7 +341,8 @@ def policies(draw: st.DrawFn, meets: str) -> PolicyModel:
     elif meets != "bundles":
         per = "job" if meets in (*JOB_LIMITS, *MINIMUMS) else draw(some_of("user", "group"))
         limits = {meets: draw(_DRAWN[meets])}
-        rules = [RuleModel("rule-met", per, draw(MODES), limits=limits), *rules]
+        carry_over = meets in PERIOD_LIMITS and draw(st.booleans())
+        rules = [RuleModel("rule-met", per, draw(MODES), limits=limits, carry_over=carry_over), *rules]
     owners = draw(OWNERS) if draw(whole(0, 2)) == 0 else []
     unowned_mgpu = 1000 * draw(whole(0, 6))
     return PolicyModel(tuple(rules), tuple(bundles), draw(ZONES), tuple(owners), unowned_mgpu)

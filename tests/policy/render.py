@@ -12,13 +12,20 @@ from zoneinfo import ZoneInfo
 
 from slurm_gpu.policy.lua.script import ScalarFields
 
-from .judgement import Hours, binds
+from .judgement import HOUR_LIMITS, Hours, binds
 from .model import DEFAULT_MIB_PER_CPU, DEFAULT_MIB_PER_GPU, Request, RuleModel
 from .model import PARTITIONS as MODEL_PARTITIONS
 from .users import ACCOUNTS, NAMES
 
 PARTITIONS: list[ScalarFields] = [
-    {"name": "gpu", "flag_default": 1, "default_time": 60, "max_time": 4294967295},
+    {
+        "name": "gpu",
+        "flag_default": 1,
+        "default_time": 60,
+        "max_time": 4294967295,
+        "billing_weights_str": "CPU=1.0,Mem=0.25G,node=0.5,GRES/gpu=2,GRES/gpu:A100=1.5,"
+        "GRES/shard=0.75,GRES/mps=0.015625",
+    },
     {"name": "long", "flag_default": 0, "default_time": 4294967294, "max_time": 60},
 ]
 
@@ -160,8 +167,20 @@ def _total(request: Request, gpu_type: str | None, *, least: bool = False) -> st
     return text + (f",gres/shard={shards}" if shards else "") + (f",gres/mps={mps}" if mps else "")
 
 
-# Periods of GPU-hours in snapshots.
-PERIODS = ("day", "week", "month", "30d")
+# Limits whose sums are in snapshots, and sums of previous periods.
+SUMS = (
+    *(f"gpu_hours:{period}" for period in ("day", "week", "month", "30d")),
+    *(f"cpu_hours:{period}" for period in ("day", "30d")),
+    *(f"gpu_hours:{period}_before" for period in ("day", "week", "month")),
+    "cpu_hours:day_before",
+    "billing_hours:week",
+    "billing_hours:week_before",
+)
+
+
+def _sum(limit: str) -> str:
+    """Return the key of the sum that a limit counts, such as gpu_h_week."""
+    return limit.replace("_hours:", "_h_")
 
 
 def snapshot(
@@ -181,7 +200,8 @@ def snapshot(
     listed = list(jobs)
     lines = [f"slurm-gpu-snapshot 1 {generation} {as_of}", "groups test"]
     if hours is not None:
-        lines.append(f"hours {' '.join(f'{period}=1' for period in PERIODS)}")
+        starts = (_sum(limit).removeprefix("gpu_h_") for limit in SUMS)
+        lines.append(f"hours {' '.join(f'{start}=1' for start in starts)}")
     for rule in rules:
         for owner in (None, *NAMES, *(ACCOUNTS if rule.per == "account" else ())):
             use: Counter[str] = Counter()
@@ -189,9 +209,10 @@ def snapshot(
                 if binds(rule, job, moment) and owner in (None, job.uid, job.account):
                     use.update(_use(job, "run" if running else "pend"))
                     if hours is not None and rule.hard:
-                        use["gpu_h_committed"] += job.most_gpu_hours  # type: ignore[assignment]
-            for period in PERIODS if hours is not None else ():
-                use[f"gpu_h_{period}"] = (hours or {}).get((rule.id, owner, period), 0)  # type: ignore[assignment]
+                        for base in HOUR_LIMITS:
+                            use[_sum(f"{base}:committed")] += job.committed_hours(base)  # type: ignore[assignment]
+            for limit in SUMS if hours is not None else ():
+                use[_sum(limit)] = (hours or {}).get((rule.id, owner, limit), 0)  # type: ignore[assignment]
             fields = " ".join(f"{key}={value}" for key, value in use.items() if value)
             for name in _group_names(rule):
                 key = f"user:{NAMES[owner]}@{name}" if isinstance(owner, int) else f"account:{owner}@{name}"

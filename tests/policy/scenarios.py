@@ -81,6 +81,8 @@ class Scenario:
     """Jobs, and whether each is running."""
     hours: int
     """GPU-hours that each user has used."""
+    before: int
+    """GPU-hours that each user used in the previous period."""
     begin_s: int
     source: Source
     steps: tuple[tuple[Action, Pass | None], ...]
@@ -166,6 +168,7 @@ def scenarios(meets: str) -> st.SearchStrategy[Scenario]:
         policy=policies(meets),
         queue=st.lists(queued(every=True), max_size=6).map(tuple),
         hours=st.integers(0, 50),
+        before=st.integers(0, 70),
         begin_s=st.builds(int.__add__, st.sampled_from(MIDNIGHTS), st.integers(0, 2 * 86400)),
         source=_SOURCES,
         steps=st.lists(

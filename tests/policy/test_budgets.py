@@ -1,4 +1,4 @@
-"""Hard limits on GPU-hours count what pending and running jobs may still use."""
+"""Budgets of GPU-hours and CPU-hours; hard ones count what pending and running jobs may still use."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.policy.language.check import check_policy
+from slurm_gpu.policy.language.coverage import covered_limits
 from slurm_gpu.policy.pages.page import make_page
 
 from .checking import mistakes
@@ -28,7 +29,12 @@ def site_of(directory: Path, rule: RuleModel, lua: str = "5.4") -> Site:
 
 def write(site: Site, *jobs: Request, used: float = 0, tokens: tuple[str, ...] = ()) -> None:
     rules = site.rules
-    hours = {(rule.id, owner, "month"): used for rule in rules for owner in (None, 1001, 1002, "vision")}
+    hours = {
+        (rule.id, owner, limit): used
+        for rule in rules
+        for owner in (None, 1001, 1002, "vision")
+        for limit in rule.limits
+    }
     pending = [(job, False) for job in jobs]
     site.file.write_text(snapshot(site.second, site.second, rules, pending, tokens, hours))
 
@@ -117,6 +123,79 @@ def test_a_job_without_a_time_limit_fits_no_budget(tmp_path: Path) -> None:
     assert submit(observed, replace(EIGHT_HOURS, minutes=0), EIGHT_HOURS) == [True, True]
 
 
+def test_a_job_without_gpus_counts_for_cpu_hours_only(tmp_path: Path) -> None:
+    rule = replace(BUDGET, limits={"gpu_hours:day": 10, "cpu_hours:day": 40})
+    job = Request(1001, "vision", n_tasks=4, minutes=480)
+    site = site_of(tmp_path, rule)
+    assert submit(site, job, job) == [True, False]
+    site.load()  # the line in decisions.log has both units
+    refused = site.script.submit(description(replace(job, n_tasks=3)), PARTITIONS)
+    assert refused.messages[1:4] == (
+        "  CPU-hours used or committed today: used 32, limit 40, requested 24 (limit shared by",
+        "    group group-budget).",
+        "  Try: sbatch --time=02:40:00 ...",
+    )
+    assert submit(site, EIGHT_HOURS) == [True]
+    site.second += 1
+    write(site, used=40)
+    full = site.script.submit(description(job), PARTITIONS)
+    assert full.messages[3].startswith("  No smaller request fits the limits now. Wait until jobs end before")
+
+
+def test_billing_hours_count_the_units_of_the_partition(tmp_path: Path) -> None:
+    rule = replace(BUDGET, limits={"billing_hours:week": 60})
+    site, job = site_of(tmp_path, rule), Request(1001, "vision", per_job=1, mib_per_node=2048, minutes=480)
+    assert submit(site, replace(job, partition="long"), job) == [True, True]  # 8 × 1 CPU, 8 × 5 units
+    refused = site.script.submit(description(replace(job, minutes=180)), PARTITIONS)
+    assert refused.messages[1:4] == (
+        "  billing-hours used or committed this week: used 48, limit 60, requested 15 (limit",
+        "    shared by group group-budget).",
+        "  Try: sbatch --time=02:24:00 ...",
+    )
+    site.second += 3
+    write(site, job, used=5)
+    refused = site.script.modify({"time_limit": 700}, record(1, job), PARTITIONS)
+    assert refused.messages[1].startswith("  billing-hours used or committed this week: used 5, limit 60")
+    assert site.script.modify({"time_limit": 660, "partition": "gpu"}, record(1, job), PARTITIONS).accepted
+
+
+def test_cpu_hours_that_an_older_slurm_gpuctld_does_not_count_are_unknown(tmp_path: Path) -> None:
+    site = site_of(tmp_path, replace(BUDGET, limits={"gpu_hours:day": 90, "cpu_hours:day": 90}))
+    site.file.write_text(site.file.read_text().replace(" cpu_h_day=1", ""))
+    verdict = site.script.submit(description(EIGHT_HOURS), PARTITIONS)
+    assert [text for level, text in verdict.log if level == "error"] == [
+        "slurm-gpu: rule budget failed: CPU-hours are unknown: they require a snapshot from slurm-gpuctld"
+    ]
+
+
+def test_what_was_left_of_the_previous_period_is_added_once(tmp_path: Path) -> None:
+    rule = replace(BUDGET, limits={"cpu_hours:day": 10, "gpu_hours:30d": 99}, hard=False, carry_over=True)
+    site, job = site_of(tmp_path, rule), Request(1001, "vision", n_tasks=4, minutes=240)
+
+    def messages(used: float | None, before: float) -> list[str]:
+        site.second += 1
+        hours = None if used is None else {("budget", None, "cpu_hours:day"): used}
+        if hours is not None:
+            hours["budget", None, "cpu_hours:day_before"] = before
+        site.file.write_text(snapshot(site.second, site.second, [rule], [], hours=hours))
+        return list(site.script.submit(description(job), PARTITIONS).messages[1:2])
+
+    assert messages(0, 4) == messages(0, 0) == []
+    limit, asked = "  CPU-hours today: used", "requested 16 (limit shared by"
+    assert messages(0, 6) == [f"{limit} 0, limit 14 (4 carried over), {asked}"]
+    assert messages(1, 10) == messages(1, 25) == [f"{limit} 1, limit 10, {asked} group"]
+    assert messages(4.5, 0) == [f"{limit} 4.5, limit 20 (10 carried over), {asked.removesuffix(' by')}"]
+    job = replace(job, minutes=360)
+    asked = "  CPU-hours today: limit 10 (up to 10 more may be carried over), requested 24 (limit"
+    assert messages(None, 0) == [asked]
+
+
+def test_an_accepted_job_is_compared_again_with_what_was_carried_over(tmp_path: Path) -> None:
+    rule = replace(BUDGET, limits={"gpu_hours:month": 8}, carry_over=True)
+    site = site_of(tmp_path, rule)
+    assert submit(site, *[EIGHT_HOURS] * 4) == [True, True, False, False]
+
+
 TEXT = """\
 version: 1
 mode: enforce
@@ -128,10 +207,36 @@ rules: [{id: budget, for: all, per: account, why: w, hard: true, limits: {%s}}]
 def test_only_limits_on_the_gpu_hours_of_a_period_can_be_hard() -> None:
     (mistake,) = mistakes(TEXT % "gpus_total: 4")
     assert mistake.endswith(
-        "hard: only limits on GPU-hours by period can be hard, such as gpu_hours: {month: 500}"
+        "hard: only limits on hours by period can be hard, such as gpu_hours: {month: 500}"
     )
     (mistake,) = mistakes((TEXT % "gpu_hours: 4").replace("per: account", "per: job"))
     assert "hard: only limits" in mistake
+
+
+def test_only_calendar_periods_carry_over() -> None:
+    text = TEXT.replace("hard:", "carry_over:")
+    assert check_policy(parse_yaml(text % "gpu_hours: {month: 4}, cpu_hours: {year: 5}", "p.yaml"))
+    (mistake,) = mistakes(text % "gpus_total: 4")
+    assert mistake == (
+        "p.yaml:4:54: carry_over: only limits on hours by period can carry over, such as "
+        "gpu_hours: {month: 500}"
+    )
+    (mistake,) = mistakes(text % "gpu_hours: {month: 4, 30d: 5}")
+    assert mistake == (
+        "p.yaml:4:103: 30d: a rolling window has no previous period from which hours carry over; write "
+        "day, week, month, quarter or year, or leave carry_over out"
+    )
+
+
+def test_a_limit_that_carries_over_covers_no_other() -> None:
+    text = TEXT.replace("limits: {%s}}]", "limits: {gpu_hours: {month: 4}}},\n  {%s}]").replace(
+        "hard", "carry_over"
+    )
+    second = "id: second, for: all, per: account, why: w, limits: {gpu_hours: {month: 5}}"
+    assert not list(covered_limits(check_policy(parse_yaml(text % second, "p.yaml"))))
+    second = second.replace("5", "4")
+    (found,) = covered_limits(check_policy(parse_yaml(text % second, "p.yaml")))
+    assert (found.rule.id, found.by.id) == ("budget", "second")
 
 
 def test_the_page_states_that_a_limit_is_hard() -> None:
@@ -141,3 +246,10 @@ def test_the_page_states_that_a_limit_is_hard() -> None:
         "at most 4 GPU-hours in 30 days per account",
     )
     assert "GPU-hours that pending and running jobs may still use count, too." in rule.remarks
+    both = TEXT % "gpu_hours: {quarter: 9}, cpu_hours: {quarter: 1}"
+    (rule, _) = make_page(check_policy(parse_yaml(both, "p.yaml"))).rules
+    assert rule.limits[1] == "at most 1 CPU-hour a quarter per account"
+    carrying = (TEXT % "gpu_hours: {quarter: 9}").replace("hard", "carry_over")
+    (budget, _) = make_page(check_policy(parse_yaml(carrying, "p.yaml"))).rules
+    assert "Hours that were left of the previous period's limit are added." in budget.remarks
+    assert "GPU-hours and CPU-hours that pending and running jobs may still use count, too." in rule.remarks

@@ -98,6 +98,7 @@ OF_SUM = st.builds(
     cpus_total=st.none() | LIMIT,
     cpus_running=st.none() | LIMIT,
     gpu_hours=st.none() | st.dictionaries(st.sampled_from(["day", "week", "month"]), LIMIT, min_size=1),
+    cpu_hours=st.none() | st.dictionaries(st.sampled_from(["day", "week", "month"]), LIMIT, min_size=1),
 )
 
 
@@ -169,8 +170,9 @@ def exceeded(rule: PolicyRule, key: str, job: Job, queue: list[Job], policy: Pol
     if base == "gpu_types":
         return any(getattr(job, kind) > 0 and kind not in (rule.limits.gpu_types or ()) for kind in TYPES)
     what, _, state = base.partition("_")
-    if base == "gpu_hours":
-        amount = sum(hours(other, part) for other in counted)
+    if base in ("gpu_hours", "cpu_hours"):
+        each = 1 if base == "gpu_hours" else job.cpus
+        amount = each * sum(hours(other, part) for other in counted)
     elif state in ("total", "running"):
         jobs = [other for other in counted if other.running or state == "total"]
         amount = sum(of_one(other, what, part) * other.tasks for other in jobs)

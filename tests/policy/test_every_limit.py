@@ -27,14 +27,17 @@ VALUES: dict[LimitUnit, LimitValue] = {
     LimitUnit.MEMORY: 4096,
     LimitUnit.WALLTIME: (LimitStep(from_mgpu=0, limit=3600),),
     LimitUnit.NAMES: ("a",),
-    LimitUnit.GPU_HOURS: {"week": 10.0},
+    LimitUnit.HOURS: {"week": 10.0},
 }
+
+
+_TABLES = ("local LIMITS", "measures.hours")
 
 
 def test_the_script_measures_each_limit() -> None:
     script = (ROOT / "plugins/job_submit/measures.lua").read_text()
-    table = script.partition("\nlocal LIMITS = {")[2].partition("\n}\n")[0]
-    measured = {*re.findall(r'\bkey = "(\w+)"', table)}
+    tables = [script.partition(f"\n{start} = {{")[2].partition("\n}\n")[0] for start in _TABLES]
+    measured = {key for table in tables for key in re.findall(r'\bkey = "(\w+)"', table)}
     # Names are compared with a list of allowed names (limits.lua).
     assert measured == {key for key, kind in LIMITS.items() if kind.measure is not LimitUnit.NAMES}
 

@@ -61,7 +61,7 @@ def test_groups_and_rules_are_read_from_the_bundle(tmp_path: Path) -> None:
     share, size = policy.rules
     assert (share.id, share.group.name, share.per, share.mode) == ("share", "vision", "user", "enforce")
     assert (size.limits, size.mode) == ({"gpus": 3000}, "advise")
-    assert not policy.hour_periods
+    assert not policy.hour_sums
 
 
 def test_an_exception_replaces_its_limits_until_the_end_of_its_last_day(tmp_path: Path) -> None:

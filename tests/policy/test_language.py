@@ -61,6 +61,8 @@ rules:
       gpu_types: [A100]
       qos: [SG-long, normal]
       gpu_hours: 96
+      cpu_hours: 800
+      billing_hours: 900
   - id: sum
     for: all
     per: user
@@ -78,6 +80,8 @@ rules:
       memory_running: 2T
       nodes_running: 8
       gpu_hours: {day: 12.5, week: 500}
+      cpu_hours: {30d: 4000}
+      billing_hours: {year: 70000}
 exceptions:
   - {rule: job, user: alice, limits: {gpus: {a100: 8}, walltime: 9d}, why: w,
      from: 2026-12-01, until: "2026-12-05"}
@@ -107,6 +111,8 @@ def test_every_limit_is_read_in_its_unit() -> None:
         gpu_types=("a100",),
         qos=("sg-long", "normal"),
         gpu_hours={None: 96},
+        cpu_hours={None: 800},
+        billing_hours={None: 900},
     )
     assert total.limits == RuleLimits(
         gpus_total=GpuLimit(16000),
@@ -121,6 +127,8 @@ def test_every_limit_is_read_in_its_unit() -> None:
         memory_running_mib=2 * 2**20,
         nodes_running=8,
         gpu_hours={"day": 12.5, "week": 500},
+        cpu_hours={"30d": 4000},
+        billing_hours={"year": 70000},
     )
     set_here = {
         kind.key for rule in policy.rules for kind in LIMITS.values() if kind.of(rule.limits) is not None
@@ -166,9 +174,12 @@ def test_the_compiled_policy_has_one_number_per_limit() -> None:
         "gpu_types": {"a100": True},
         "qos": {"normal": True, "sg-long": True},
         "gpu_hours": 96,
+        "cpu_hours": 800,
+        "billing_hours": 900,
     }
     assert total["limits"]["gpus_running:a100"] == 8000
     assert (total["limits"]["gpu_hours:day"], total["limits"]["gpu_hours:week"]) == (12.5, 500)
+    assert total["limits"]["cpu_hours:30d"] == 4000
     assert job["kind"] == "interactive"
     days = [True, True, False, False, False, True, False]
     text = "that may run on Monday, Tuesday and Saturday from 22:30 to 06:00 the next day"
@@ -247,6 +258,7 @@ def test_the_compiled_policy_has_one_number_per_limit() -> None:
             "gpu_hours: {day: 96}",
             "gpu_hours: in a rule with per: job, write one number, such as",
         ),
+        ("{30d: 4000}", "4000", "cpu_hours: in a rule with per: user, write a table, such as {week: 500}"),
         (
             "{day: 12.5, week: 500}",
             "{years: 500}",

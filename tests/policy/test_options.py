@@ -288,6 +288,7 @@ def test_quota_lists_options() -> None:
         "limit": ["required"],
         "used": None,
         "left": None,
+        "carried_over": None,
         "mode": "enforce",
         "why": "w",
         "until_s": None,

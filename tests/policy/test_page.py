@@ -41,6 +41,8 @@ EXPECTED = (
     "    only GPU types a100",
     "    only QOS sg-long, normal",
     "    at most 96 GPU-hours per job",
+    "    at most 800 CPU-hours per job",
+    "    at most 900 billing-hours per job",
     "    Only for jobs that may run on Monday, Tuesday and Saturday from 22:30 to 06:00 the",
     "    next day, between their earliest start (now or --begin) and their time limit.",
     "    Only for interactive jobs (srun, salloc).",
@@ -62,6 +64,8 @@ EXPECTED = (
     "    at most 8 nodes running per user",
     "    at most 12.5 GPU-hours a day per user",
     "    at most 500 GPU-hours a week per user",
+    "    at most 4,000 CPU-hours in 30 days per user",
+    "    at most 70,000 billing-hours a year per user",
     "    Jobs over the limit are accepted, and wait.",
 )
 BUNDLES = (
@@ -230,6 +234,7 @@ def test_json_has_every_part() -> None:
     )
     assert job["limits"]["gpu_hours"] == 96
     assert total["limits"]["gpu_hours"] == {"day": 12.5, "week": 500}
+    assert total["limits"]["cpu_hours"] == {"30d": 4000}
     assert total["when"] is None
     assert data["bundles"]["prep"]["cpus"] == 16
     assert data["exceptions"][0]["limits"]["walltime_s"] == 9 * 86400

@@ -166,14 +166,17 @@ def test_rules_that_records_cannot_answer_are_left_out_and_reported() -> None:
         {**rules[0], "id": "inter", "kind": "interactive"},
         {**rules[0], "id": "hours", "limits": {"gpu_hours:week": 1, "gpus_total": 4000}},
         {**rules[0], "id": "night", "limits": {"gpus": 1}, "when": {"run": True}},
+        {**rules[0], "id": "billed", "limits": {"gpus": 2, "billing_hours": 5}},
     ]
     kept, remarks = without_unknown(policy)
     assert isinstance(kept["rules"], list)
-    assert [rule["limits"] for rule in kept["rules"]] == [{"gpus_total": 4000}, {"gpus": 1}]  # type: ignore[index,call-overload]
+    limits = [rule["limits"] for rule in kept["rules"]]  # type: ignore[index,call-overload]
+    assert limits == [{"gpus_total": 4000}, {"gpus": 1}, {"gpus": 2}]
     assert [text.partition(":")[0] for text in remarks] == [
         "rule inter is left out",
         "GPU-hours of rule hours are left out",
         "rule night",
+        "billing_hours of rule billed is left out",
     ]
 
 

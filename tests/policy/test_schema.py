@@ -148,7 +148,7 @@ OF_MEASURE: dict[LimitUnit, st.SearchStrategy[Any]] = {
     LimitUnit.MEMORY: MEMORY,
     LimitUnit.WALLTIME: DURATION | st.dictionaries(mostly(GPUS), usually(DURATION), min_size=1, max_size=3),
     LimitUnit.NAMES: NAMES,
-    LimitUnit.GPU_HOURS: HOURS | some({}, dict.fromkeys(("day", "week", "month"), HOURS)),
+    LimitUnit.HOURS: HOURS | some({}, dict.fromkeys(("day", "week", "month"), HOURS)),
 }
 LIMIT = {
     per: some({}, {kind.key: OF_MEASURE[kind.measure] for kind in LIMITS.values() if kind.allowed_per(per)})

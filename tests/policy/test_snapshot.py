@@ -238,8 +238,8 @@ def test_a_long_queue_without_any_snapshot_is_read(tmp_path: Path) -> None:
 def test_gpu_hours_need_the_snapshot_and_follow_on_error_without_it(tmp_path: Path) -> None:
     hours = RuleModel("hours", "user", limits={"gpu_hours:week": 10})
     site = Site(tmp_path, rules=[hours])
-    site.file.write_text(snapshot(1, site.second, [hours], [], hours={("hours", 1001, "week"): 7}))
-    refusal = site.submit(4)  # the job runs for an hour, the default of the partition
+    site.file.write_text(snapshot(1, site.second, [hours], [], hours={("hours", 1001, "gpu_hours:week"): 7}))
+    refusal = site.submit(4)  # for an hour, the default of the partition
     assert refusal.messages[1] == "  GPU-hours this week: used 7, limit 10, requested 4."
     assert refusal.messages[2].endswith("sbatch --time=00:45:00 ...")
     assert site.submit(3).accepted
@@ -253,10 +253,20 @@ def test_gpu_hours_need_the_snapshot_and_follow_on_error_without_it(tmp_path: Pa
     assert not denying.submit(4).accepted
 
 
+def test_a_job_over_a_whole_budget_is_refused_without_a_snapshot(tmp_path: Path) -> None:
+    hours = RuleModel("hours", "user", limits={"gpu_hours:week": 10})
+    numbers = "  GPU-hours this week: limit 10, requested 11."
+    refusal = Site(tmp_path, rules=[hours]).submit(11)
+    assert refusal.messages[1:3] == (numbers, "  Try: sbatch --time=00:54:00 ...")
+    denying = Site(tmp_path, rules=[hours], on_error="deny").submit(11)
+    # A smaller job would be refused, too.
+    assert denying.messages[1:3] == (numbers, refusal.messages[3])
+
+
 def test_an_update_of_the_time_limit_is_checked_against_gpu_hours(tmp_path: Path) -> None:
     hours = RuleModel("hours", "user", limits={"gpu_hours:week": 10})
     site = Site(tmp_path, rules=[hours])
-    site.file.write_text(snapshot(1, site.second, [hours], [], hours={("hours", 1001, "week"): 7}))
+    site.file.write_text(snapshot(1, site.second, [hours], [], hours={("hours", 1001, "gpu_hours:week"): 7}))
     row = record(1, Request(uid=1001, account="vision", per_job=2, minutes=60))
     assert site.script.modify({"time_limit": 90}, row, PARTITIONS).accepted
     assert not site.script.modify({"time_limit": 91}, row, PARTITIONS).accepted

@@ -24,4 +24,4 @@ def limit_amount(kind: LimitKind, value: Any) -> str:
     if kind.measure is LimitUnit.WALLTIME:
         return format_duration(value)
     # Show three decimals, as refusals do, because small usage would otherwise be shown as 0.
-    return f"{value:.3f}".rstrip("0").rstrip(".") if kind.measure is LimitUnit.GPU_HOURS else f"{value:.0f}"
+    return f"{value:.3f}".rstrip("0").rstrip(".") if kind.measure is LimitUnit.HOURS else f"{value:.0f}"

@@ -114,6 +114,8 @@ def _owner_json(line: LendingLine) -> dict[str, Any]:
 
 def _notes(line: QuotaLine, zone: ZoneInfo) -> Iterator[str]:
     rule = line.rule
+    if line.carried:
+        yield f"{limit_amount(line.kind, line.carried)} carried over"
     if rule.mode != "enforce":
         yield "advice only" if rule.mode == "advise" else "observed only"
     if rule.jobs is not None:

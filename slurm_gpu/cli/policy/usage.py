@@ -13,6 +13,7 @@ from slurm_gpu.controller.snapshot import snapshot_file as snapshots
 from slurm_gpu.controller.snapshot.snapshot_file import Snapshot
 from slurm_gpu.controller.watcher import facts_of
 from slurm_gpu.errors import OutsideError
+from slurm_gpu.policy.language.hour_sums import named
 from slurm_gpu.policy.lua.bundle import RUN_DIRECTORY, STUB_MARK
 from slurm_gpu.policy.lua.install import SCRIPT_NAME
 from slurm_gpu.policy.lua.installed import PolicyInForce, read_policy_in_force
@@ -51,8 +52,8 @@ class ActivePolicy:
         if snapshot is None and (lends or any(rule.per != "job" for rule in rules)):
             missing = "this host has no current snapshot from slurm-gpuctld"
             yield f"{missing}, so jobs were counted in Slurm's queue"
-        if self.policy.hour_periods and (snapshot is None or snapshot.hours is None):
-            yield "GPU-hours are not known on this host"
+        if self.policy.hour_sums and (snapshot is None or snapshot.hours is None):
+            yield f"{named(self.policy.hour_sums)} are not known on this host"
         counts_others = lends or any(rule.per in ("account", "group") for rule in rules) or uid != os.getuid()
         counts_queue = snapshot is None or kinds_summed_up(self.policy)
         if counts_queue and counts_others and _hides_jobs(self.settings):

@@ -26,6 +26,8 @@ class Amounts:
     mib: int
     nodes: int
     mgpu_by_type: Mapping[str, int] = field(default_factory=dict)
+    billing: int = 0
+    """Slurm's billing units; those of a pending job are for its first partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,8 @@ def amounts_of(job: CountedJob, facts: CountingFacts) -> Amounts:
         mgpu, typed = _asked(job, max(job.n_nodes, 1), facts)
     elif gpus and not typed and (kind := _type_of(job.nodes, facts.node_types)):
         typed = {kind: gpus * 1000}
-    return Amounts(mgpu, _whole(tres, "cpu"), _whole(tres, "mem"), job.n_nodes, typed)
+    cpus = _whole(tres, "cpu")
+    return Amounts(mgpu, cpus, _whole(tres, "mem"), job.n_nodes, typed, _billing(tres, 1, cpus))
 
 
 def asked_gpu_types(job: CountedJob) -> frozenset[str]:
@@ -91,7 +94,17 @@ def _requested(job: CountedJob, tres: Mapping[str, float], facts: CountingFacts)
         typed = {kind: mgpu}
     per_gpu = _per_gpu(job.cpus_per_gpu)
     cpus = max(cpus, math.ceil(per_gpu * mgpu / 1000))
-    return Amounts(mgpu, cpus, _memory(job, tres, facts, mgpu, times), nodes, typed)
+    mib = _memory(job, tres, facts, mgpu, times)
+    return Amounts(mgpu, cpus, mib, nodes, typed, _billing(tres, times, cpus))
+
+
+def _billing(tres: Mapping[str, float], times: float, cpus: int) -> int:
+    """Return the billing units of `times` Slurm's total; without weights, Slurm bills the CPUs.
+
+    Slurm omits a total of 0.
+    """
+    total = _whole(tres, "billing")
+    return cpus if total == _whole(tres, "cpu") else _round(total * times)
 
 
 def _asked(job: CountedJob, nodes: int, facts: CountingFacts) -> tuple[int, dict[str, int]]:

@@ -1,4 +1,4 @@
-"""Poll Slurm's accounting for ended runs in the periods of GPU-hour limits.
+"""Poll Slurm's accounting for ended runs in the periods of limits on resource-hours.
 
 slurmdbd may need minutes to return a month of runs on a large cluster, so queries run in the background. The
 first one returns all runs since the start of the periods, and regular ones return recently ended runs.
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from slurm_gpu.clock import SystemClock
 from slurm_gpu.controller.background import Background, BackgroundTask
 from slurm_gpu.controller.queue.amounts import CountingFacts, mgpu_of_total
-from slurm_gpu.controller.queue.gpu_hours import GpuRun
+from slurm_gpu.controller.queue.resource_hours import CountedRun, HourlyUse
 from slurm_gpu.controller.queue.usage import UsageOwner
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import SlurmError
@@ -42,7 +42,7 @@ class EndedRunsPoll:
 
     def __init__(self, client: SlurmClient, background: Background) -> None:
         self._client = client
-        self._asking = BackgroundTask[list[GpuRun]](background)
+        self._asking = BackgroundTask[list[CountedRun]](background)
         self._asked: _Span | None = None
         """The span of the query in progress."""
         self._known: _Span | None = None
@@ -50,7 +50,7 @@ class EndedRunsPoll:
         self._first_s = 0
         self._polled_s = self._next_s = 0.0
         self._outage = OutageLog(
-            log, "GPU-hours could not be updated: %s", SystemClock(), over="GPU-hours are updated again"
+            log, "used hours could not be updated: %s", SystemClock(), over="used hours are updated again"
         )
 
     @property
@@ -58,8 +58,8 @@ class EndedRunsPoll:
         """The time from which on all ended runs have been received; infinite before the first answer."""
         return math.inf if self._known is None else self._known.begin_s
 
-    def poll(self, first_s: int, now_s: float, facts: CountingFacts) -> tuple[list[GpuRun], bool]:
-        """Return the runs received since the last call, and whether they replace all earlier runs.
+    def poll(self, first_s: int, now_s: float, facts: CountingFacts) -> tuple[list[CountedRun], bool]:
+        """Return the runs received since the last call, and whether they replace all earlier ones.
 
         `first_s` is the start of the longest period. The latest runs are queried first.
         """
@@ -67,8 +67,7 @@ class EndedRunsPoll:
         # runs that ended while nothing was polled, are unknown.
         gap_s = now_s - self._polled_s if self._polled_s else 0.0
         if first_s < self._first_s or not -_OVERLAP_S <= gap_s <= EVERY_S:
-            self._known, self._asked, self._next_s = None, None, 0.0
-            self._asking.drop()
+            self.restart()
         self._first_s, self._polled_s = first_s, now_s
         if self._known is not None:
             self._known = self._known._replace(begin_s=max(self._known.begin_s, first_s))
@@ -94,6 +93,11 @@ class EndedRunsPoll:
             self._next_s = now_s + EVERY_S
         return runs, are_first
 
+    def restart(self) -> None:
+        """Forget which runs have been received, so that all are queried again."""
+        self._known, self._asked, self._next_s = None, None, 0.0
+        self._asking.drop()
+
     def _next(self, first_s: int, now_s: int) -> _Span | None:
         """Return the next span to query; None if nothing is due."""
         if self._known is None:
@@ -104,8 +108,8 @@ class EndedRunsPoll:
             return _Span(max(first_s, self._known.begin_s - _MOST_AT_ONCE_S), self._known.begin_s)
         return None
 
-    def _read(self, span: _Span, now_s: int, facts: CountingFacts) -> list[GpuRun]:
-        """Return the runs that ended within the span; a span that ends now is extended by an hour."""
+    def _read(self, span: _Span, now_s: int, facts: CountingFacts) -> list[CountedRun]:
+        """Return the runs that ended within the span; until an hour from now if it ends now."""
         runs = []
         # A query of a month may take slurmdbd longer than the timeout.
         for begin_s in range(span.begin_s, span.end_s, _AT_ONCE_S):
@@ -120,10 +124,13 @@ class EndedRunsPoll:
         return runs
 
 
-def _run(row: AccountingRun, facts: CountingFacts) -> GpuRun | None:
+def _run(row: AccountingRun, facts: CountingFacts) -> CountedRun | None:
     if row.start_s is None or row.end_s is None or row.uid is None:
         return None
     owner = UsageOwner(row.uid, row.user, row.account, row.qos, row.partition)
     # After a resize, a row may have the start of the whole run; the row's own part starts at its submit time.
     begin_s = max(row.start_s, row.submit_s)
-    return GpuRun(row.job_id, owner, mgpu_of_total(row.tres_allocated, facts), begin_s, row.end_s)
+    tres = row.tres_allocated
+    mgpu = mgpu_of_total(tres, facts)
+    hourly = HourlyUse(mgpu / 1000, tres.get("cpu", 0.0), tres.get("billing", 0.0))
+    return CountedRun(row.job_id, owner, hourly, begin_s, row.end_s)

@@ -116,6 +116,7 @@ class _TaskClass(NamedTuple):
     mib: int
     nodes: int
     by_type: tuple[tuple[str, int], ...]
+    billing: int
 
 
 @dataclass(slots=True)
@@ -155,10 +156,10 @@ class UsageCounter:
                     both.saw_pending(use.last_pending)
         return Usage(by_subject, {owner.user: owner.uid for owner in by_owner})
 
-    def mgpu_of(self, job: CountedJob) -> int:
-        """Return the GPUs (mgpu) of one task of a job that was summed up last."""
+    def amounts_of(self, job: CountedJob) -> tuple[int, int, int]:
+        """Return the GPUs (mgpu), CPUs and billing units of one task of a job that was summed up last."""
         _, kind = self._kinds[id(job)]
-        return kind.mgpu
+        return kind.mgpu, kind.cpus, kind.billing
 
     def _tallies(self, jobs: Iterable[CountedJob], facts: CountingFacts) -> Iterable[_Tally]:
         before = self._kinds if facts == self._facts else {}
@@ -204,7 +205,16 @@ def _kind_of(job: CountedJob, facts: CountingFacts) -> _TaskClass:
     amounts = amounts_of(job, facts)
     by_type = tuple(sorted(amounts.mgpu_by_type.items()))
     running = job.phase is JobPhase.RUNNING
-    return _TaskClass(owner_of(job), running, amounts.mgpu, amounts.cpus, amounts.mib, amounts.nodes, by_type)
+    return _TaskClass(
+        owner_of(job),
+        running,
+        amounts.mgpu,
+        amounts.cpus,
+        amounts.mib,
+        amounts.nodes,
+        by_type,
+        amounts.billing,
+    )
 
 
 def _count(use: UsageTotals, tally: _Tally) -> None:

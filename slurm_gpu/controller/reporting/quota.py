@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from slurm_gpu.controller.queue.gpu_hours import COMMITTED
 from slurm_gpu.controller.queue.usage import Subject, Usage, UsageTotals
 from slurm_gpu.controller.snapshot.snapshot_file import Snapshot
+from slurm_gpu.policy.language.hour_sums import COMMITTED, sum_key
 from slurm_gpu.policy.language.limits import AT_LEAST, LIMITS, LimitKind, LimitUnit, Scope
-from slurm_gpu.policy.language.periods import this_text
+from slurm_gpu.policy.language.periods import BEFORE, CALENDAR, this_text
 from slurm_gpu.policy.lua.installed import GroupInForce, PolicyInForce, RuleInForce
 from slurm_gpu.slurm.submission import UserAssociations
 
@@ -22,7 +22,6 @@ _UNITS = {
     LimitUnit.MEMORY: "MiB",
     LimitUnit.WALLTIME: "s",
     LimitUnit.NAMES: "names",
-    LimitUnit.GPU_HOURS: "GPU-hours",
 }
 
 
@@ -35,6 +34,7 @@ class QuotaLine:
     of: str | None
     """The GPU type or the period of the limit; None if it has neither."""
     limit: Any
+    """The limit, including `carried`."""
     used: float | None
     """The amount in use; None for limits on single jobs, and if the amount is unknown."""
     exception: Mapping[str, Any] | None = None
@@ -42,6 +42,8 @@ class QuotaLine:
     is_minimum: bool = False
     account: str | None = None
     """The account whose jobs a rule with `per: account` counts; None for other rules or if unknown."""
+    carried: float | None = None
+    """The part of the limit that was left of the previous period; None if the rule carries nothing over."""
 
     @property
     def until_s(self) -> int | None:
@@ -96,8 +98,9 @@ class QuotaLine:
             "account": self.account,
             "on": self.on,
             "key": self.key,
-            "unit": _UNITS[self.kind.measure],
+            "unit": _UNITS.get(self.kind.measure, self.kind.what),
             **amounts,
+            "carried_over": self.carried,
             "mode": self.rule.mode,
             "why": self.rule.why,
             "until_s": self.until_s,
@@ -159,12 +162,21 @@ def _lines(
         for key, limit in sorted(limits.items()):
             name, _, of = key.removeprefix(AT_LEAST).partition(":")
             if name == kind.key:
+                used = _used(rule, kind, of or None, usage, snapshot, subject) if is_known else None
+                carried = None
+                if rule.carry_over and used is not None and of in CALENDAR:
+                    before = _hours(snapshot, subject, sum_key(name, f"{of}{BEFORE}"))
+                    if before is None:
+                        used = None
+                    else:
+                        carried = max(0.0, limit - before)
                 yield QuotaLine(
                     rule=rule,
                     kind=kind,
                     of=of or None,
-                    limit=limit,
-                    used=_used(rule, kind, of or None, usage, snapshot, subject) if is_known else None,
+                    limit=limit if carried is None else limit + carried,
+                    used=used,
+                    carried=carried,
                     exception=exception if exception and key in exception["limits"] else None,
                     is_minimum=key.startswith(AT_LEAST),
                     account=subject.account,
@@ -185,8 +197,8 @@ def _used(
     if kind.scope is Scope.JOB:
         return None
     if kind.scope is Scope.PERIOD:
-        keys = () if of is None else (of, COMMITTED) if rule.hard else (of,)
-        hours = [snapshot.hours_of(subject.user, subject.group, key, subject.account) for key in keys]
+        periods = () if of is None else (of, COMMITTED) if rule.hard else (of,)
+        hours = [_hours(snapshot, subject, sum_key(kind.key, period)) for period in periods]
         return None if None in hours or not hours else sum(value for value in hours if value is not None)
     if usage is None:
         return None
@@ -201,6 +213,10 @@ def _used(
     field = "mib" if kind.measure is LimitUnit.MEMORY else kind.key.partition("_")[0]
     amounts: Iterable[int] = (getattr(use, field) for use in counted)
     return sum(amounts)
+
+
+def _hours(snapshot: Snapshot, subject: Subject, key: str) -> float | None:
+    return snapshot.hours_of(subject.user, subject.group, key, subject.account)
 
 
 def _gpus(counted: Iterable[UsageTotals], of: str | None) -> int:

@@ -9,17 +9,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote
 
-from slurm_gpu.controller.queue.gpu_hours import COMMITTED
 from slurm_gpu.controller.queue.usage import RunningAndPending, Subject, Usage, UsageTotals
 from slurm_gpu.controller.snapshot.encoding import encode
 from slurm_gpu.controller.snapshot.reserve_table import ReserveTable
 from slurm_gpu.controller.snapshot.share_table import ShareTable
 from slurm_gpu.controller.snapshot.zone_table import ZoneTable
 from slurm_gpu.controller.snapshot.zones import ZoneCapacity
+from slurm_gpu.policy.language.hour_sums import COMMITTED, is_sum
 
 FILE_NAME = "snapshot.txt"
 # Maximum age of a valid snapshot.
 FRESH_S = 30
+
+# The line of periods names those of GPU-hours without this unit.
+_PLAIN = "gpu_h_"
 
 _HEADER = re.compile(r"slurm-gpu-snapshot 1 (\d+) (\d+)")
 _COUNTS = ("jobs", "mgpu", "cpus", "mib", "nodes")
@@ -49,7 +52,7 @@ class Snapshot:
     """The policy whose groups were counted; None if no policy is installed."""
     usage: Usage
     hours: Mapping[Subject, Mapping[str, float]] | None = None
-    """GPU-hours of each subject by period, and its `committed` GPU-hours; None if unknown."""
+    """Resource-hours by key (hour_sums.py) of each subject that has any; None if unknown."""
     period_starts: Mapping[str, int] = field(default_factory=dict)
     seen: Mapping[str, int] = field(default_factory=dict)
     """Submit times of recently admitted jobs that are counted, by token; the latest first."""
@@ -61,12 +64,12 @@ class Snapshot:
     timing: QueryTiming | None = None
 
     def hours_of(
-        self, user: str | None, group: str | None, period: str, account: str | None = None
+        self, user: str | None, group: str | None, key: str, account: str | None = None
     ) -> float | None:
-        """Return the GPU-hours of one subject; None if unknown."""
-        if self.hours is None or period not in (*self.period_starts, COMMITTED):
+        """Return a sum of resource-hours of one subject; None if unknown."""
+        if self.hours is None or not (key in self.period_starts or key.endswith(f"_{COMMITTED}")):
             return None
-        return self.hours.get(Subject(user, group, account), {}).get(period, 0.0)
+        return self.hours.get(Subject(user, group, account), {}).get(key, 0.0)
 
 
 def render(snapshot: Snapshot) -> str:
@@ -95,7 +98,8 @@ def parse(text: str) -> Snapshot:
         elif kind == "looked":
             timing = QueryTiming(float(words[0]), float(words[1]), words[2])
         elif kind == "hours":
-            starts = {period: int(start_s) for period, _, start_s in (word.partition("=") for word in words)}
+            pairs = (word.partition("=") for word in words)
+            starts = {key if is_sum(key) else _PLAIN + key: int(start_s) for key, _, start_s in pairs}
         elif kind == "use":
             subject = _read_subject(words[0])
             by_subject[subject], hours[subject] = _read_use(words[1:])
@@ -145,9 +149,8 @@ def _lines(snapshot: Snapshot) -> Iterator[str]:
         began_s, took_s = math.floor(snapshot.timing.began_s * 100), math.ceil(snapshot.timing.took_s * 100)
         yield f"looked {began_s / 100:.2f} {took_s / 100:.2f} {snapshot.timing.boot_id}"
     if snapshot.hours is not None:
-        yield " ".join(
-            ("hours", *(f"{period}={start_s}" for period, start_s in snapshot.period_starts.items()))
-        )
+        starts = snapshot.period_starts.items()
+        yield " ".join(("hours", *(f"{key.removeprefix(_PLAIN)}={start_s}" for key, start_s in starts)))
     hours = snapshot.hours or {}
     known: list[Subject] = sorted({*snapshot.usage.by_subject, *hours}, key=_subject)
     for subject in known:
@@ -183,9 +186,9 @@ def _counts(both: RunningAndPending) -> Iterator[str]:
 
 
 def _hours(hours: Mapping[str, float]) -> Iterator[str]:
-    for period, value in hours.items():
+    for key, value in hours.items():
         if value > 0:
-            yield f"gpu_h_{period}={value:.3f}"
+            yield f"{key}={value:.3f}"
 
 
 def _read_use(words: list[str]) -> tuple[RunningAndPending, dict[str, float]]:
@@ -196,8 +199,8 @@ def _read_use(words: list[str]) -> tuple[RunningAndPending, dict[str, float]]:
         if name == "last_pend":
             both.last_pending = int(value)
             continue
-        if name.startswith("gpu_h_"):
-            hours[name.removeprefix("gpu_h_")] = float(value)
+        if is_sum(name):
+            hours[name] = float(value)
             continue
         key, _, suffix = name.partition("_")
         suffix, _, kind = suffix.partition(":")

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from slurm_gpu.policy.language.hour_sums import UNITS
 from slurm_gpu.policy.language.limits import AT_LEAST, LIMITS
 from slurm_gpu.policy.language.lua_literals import Plain
 from slurm_gpu.policy.lua.bundle import build_bundle
@@ -26,8 +27,8 @@ _OPENING = re.compile(r"(?:Refused by|Violates) (?:rule )?(.+?): ")
 _REQUEUED = frozenset({"NODE_FAIL", "PREEMPTED", "REQUEUED"})
 _GPU = "gres/gpu"
 _NORMAL = "normal"
-# Minimums that cannot be checked: records contain neither tasks nor the requested GPUs per node.
-_NOT_RECORDED = frozenset({f"{AT_LEAST}tasks", f"{AT_LEAST}gpus_per_node"})
+# Limits that cannot be checked: records lack tasks, the requested GPUs per node and the billing of a request.
+_NOT_RECORDED = frozenset({f"{AT_LEAST}tasks", f"{AT_LEAST}gpus_per_node", "billing_hours"})
 # Limitations of replaying loans.
 _LENDING = (
     "owners: the replay lists jobs that would have borrowed GPUs. All jobs start and end as recorded: no job "
@@ -133,8 +134,9 @@ def without_unknown(compiled: Mapping[str, Plain]) -> tuple[dict[str, Plain], li
                 "start at submission"
             )
         limits = _table(rule["limits"])
-        if any(map(_is_period, limits)):
-            remarks.append(f"GPU-hours of rule {rule['id']} are left out: the replay does not count them")
+        for base in sorted({key.partition(":")[0] for key in limits if _is_period(key)}, reverse=True):
+            what = LIMITS[base].what
+            remarks.append(f"{what} of rule {rule['id']} are left out: the replay does not count them")
         for key in sorted(_NOT_RECORDED & limits.keys()):
             what = LIMITS[key.removeprefix(AT_LEAST)].what
             remarks.append(f"{key} of rule {rule['id']} is left out: records do not contain {what}")
@@ -154,7 +156,8 @@ def without_unknown(compiled: Mapping[str, Plain]) -> tuple[dict[str, Plain], li
 
 
 def _is_period(key: str) -> bool:
-    return key.startswith("gpu_hours:")
+    base, _, period = key.partition(":")
+    return base in UNITS and period != ""
 
 
 def _recorded(limits: Mapping[str, Plain]) -> dict[str, Plain]:

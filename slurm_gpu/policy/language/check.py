@@ -18,6 +18,7 @@ from slurm_gpu.config.yaml_source import Location, YamlSource, read_yaml
 from slurm_gpu.errors import InvalidFileError
 from slurm_gpu.policy.language.adjustments import Moved, read_moves, with_moves
 from slurm_gpu.policy.language.check_adjust import check_adjust
+from slurm_gpu.policy.language.hour_sums import UNITS
 from slurm_gpu.policy.language.limits import AT_LEAST, LIMITS, LimitUnit, flat_amounts, with_exact
 from slurm_gpu.policy.language.membership import has_wildcard
 from slurm_gpu.policy.language.model import (
@@ -37,6 +38,7 @@ from slurm_gpu.policy.language.model import (
     RuleLimits,
     Urgent,
 )
+from slurm_gpu.policy.language.periods import CALENDAR
 from slurm_gpu.policy.language.tiers import expanded
 from slurm_gpu.policy.language.value_types import MOST_MEMORY_PER_GPU_MIB
 from slurm_gpu.text.units import format_duration, format_memory_mib
@@ -145,9 +147,11 @@ class _Check(Decoder):
         if rule.per is not None:
             self.limits_per(at, rule.per)
         places = (at, *(tier.location for tier in rule.tiers or ()))
-        if rule.hard and not any(isinstance(self.at(*one, "limits", "gpu_hours"), dict) for one in places):
-            message = "hard: only limits on GPU-hours by period can be hard, such as gpu_hours: {month: 500}"
+        if rule.hard and not any(self.periods((*one, "limits", key)) for one in places for key in UNITS):
+            message = "hard: only limits on hours by period can be hard, such as gpu_hours: {month: 500}"
             self.fail_once((*at, "hard"), message, key=True)
+        if rule.carry_over:
+            self.carry_over(at, places)
         if self.has(*at, "when", "at") and not any(self.has(*at, "when", key) for key in ("days", "hours")):
             message = "at: without days or hours, the rule would apply at any time; add days or hours"
             self.fail_once((*at, "when", "at"), message)
@@ -157,6 +161,28 @@ class _Check(Decoder):
             rule = replace(rule, on_error=policy.on_error)
         rule = with_exact(replace(rule, tiers=tuple(map(with_exact, rule.tiers or ()))))
         return check_adjust(self, rule) if self.has(*at, "adjust") else rule
+
+    def carry_over(self, at: Location, places: Sequence[Location]) -> None:
+        """Check that a rule with these tables of limits has budgets by calendar period only."""
+        budgets = [(*one, "limits", key) for one in places for key in UNITS]
+        periods = [(*one, period) for one in budgets for period in self.periods(one)]
+        if not periods:
+            message = (
+                "carry_over: only limits on hours by period can carry over, such as gpu_hours: {month: 500}"
+            )
+            self.fail_once((*at, "carry_over"), message, key=True)
+        for place in periods:
+            if place[-1] not in CALENDAR:
+                message = (
+                    f"{place[-1]}: a rolling window has no previous period from which hours carry over; "
+                    f"write {', '.join(CALENDAR[:-1])} or {CALENDAR[-1]}, or leave carry_over out"
+                )
+                self.fail_once(place, message, key=True)
+
+    def periods(self, at: Location) -> Sequence[str]:
+        """Return the periods of a limit on hours; none if it is one number."""
+        table = self.at(*at)
+        return list(map(str, table)) if isinstance(table, dict) else []
 
     def lacks(self, at: Location, known: Sequence[str]) -> None:
         """Check that a rule or exception sets an amount."""
@@ -216,7 +242,7 @@ class _Check(Decoder):
         for key in limits if isinstance(limits, dict) else ():
             if key in LIMITS and LIMITS[key].measure is LimitUnit.GPUS and isinstance(limits[key], dict):
                 self.gpu_types((*at, "limits", key), limits[key])
-            if key == "gpu_hours" and isinstance(limits[key], dict) == (per is Per.JOB):
+            if key in UNITS and isinstance(limits[key], dict) == (per is Per.JOB):
                 written = "one number, such as 8" if per is Per.JOB else "a table, such as {week: 500}"
                 self.fail_once(
                     (*at, "limits", key), f"{key}: in a rule with per: {per}, write {written}", key=True

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from slurm_gpu.policy.language.hour_sums import UNITS
 from slurm_gpu.policy.language.limits import LIMITS, Scope, flat_limits
 from slurm_gpu.policy.language.membership import CONDITIONS, has_wildcard, is_among, with_required
 from slurm_gpu.policy.language.model import Group, Mode, Per, Policy, PolicyRule
@@ -94,11 +95,13 @@ def _covers(
     first, second = flat[wider[0]][wider[1]], flat[limit[0]][limit[1]]
     if not _at_most(first, second) or not _precedes(policy, other, rule):
         return False
-    if rule.hard and not other.hard and LIMITS[limit[1].partition(":")[0]].scope is Scope.PERIOD:
+    is_period = LIMITS[limit[1].partition(":")[0]].scope is Scope.PERIOD
+    # Hours that are carried over raise the limit.
+    if is_period and (other.carry_over or (rule.hard and not other.hard)):
         return False
     # If two limits cover each other, the later one is redundant.
     mutual = wider[1] == limit[1] and _at_most(second, first) and _precedes(policy, rule, other)
-    mutual = mutual and rule.hard == other.hard
+    mutual = mutual and rule.hard == other.hard and not rule.carry_over
     return not mutual or wider[0] < limit[0]
 
 
@@ -118,11 +121,10 @@ def wider_keys(key: str) -> tuple[str, ...]:
 
 
 def _is_longer(wider: str, key: str) -> bool:
-    """Return whether the period of one limit on GPU-hours contains the period of another."""
-    names = [one.partition(":") for one in (wider, key)]
-    return all(base == "gpu_hours" and period for base, _, period in names) and (
-        wider != key and includes(names[0][2], names[1][2])
-    )
+    """Return whether the period of a limit on hours contains that of another one in the same unit."""
+    (base, _, longer), (other, _, period) = (one.partition(":") for one in (wider, key))
+    is_hours = base == other and base in UNITS and longer != "" and period != ""
+    return is_hours and wider != key and includes(longer, period)
 
 
 def _at_most(first: object, second: object) -> bool:

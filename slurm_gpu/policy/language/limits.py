@@ -6,8 +6,8 @@ not raise the job's amount is accepted, unless the job becomes subject to a rule
 - JOB: the updated job is compared with the limit.
 - TOTAL and PENDING: the updated job replaces the previous one in the sum over running and pending jobs, or
   over pending jobs alone.
-- PERIOD: GPUs × time limit of the updated job is added to the GPU-hours used so far, or compared alone in a
-  rule with `per: job`.
+- PERIOD: GPUs (or CPUs) × time limit of the updated job is added to the hours used so far, or compared alone
+  in a rule with `per: job`.
 - RUNNING: the updated job alone is compared with the limit; Slurm's own limits decide when the job starts.
 """
 
@@ -45,7 +45,7 @@ class LimitUnit(Enum):
     MEMORY = "memory"
     WALLTIME = "walltime"
     NAMES = "names"
-    GPU_HOURS = "GPU-hours"
+    HOURS = "hours"
 
 
 class Scope(Enum):
@@ -199,11 +199,27 @@ _KINDS = (
     LimitKind("nodes_running", LimitUnit.COUNT, Scope.RUNNING, "nodes", "node", tres="node"),
     LimitKind(
         "gpu_hours",
-        LimitUnit.GPU_HOURS,
+        LimitUnit.HOURS,
         Scope.PERIOD,
         "GPU-hours",
         "GPU-hour",
         lua_alone="Slurm's limits on GPU minutes do not restart each week, and shorten jobs without --time",
+    ),
+    LimitKind(
+        "cpu_hours",
+        LimitUnit.HOURS,
+        Scope.PERIOD,
+        "CPU-hours",
+        "CPU-hour",
+        lua_alone="Slurm's limits on CPU minutes do not restart each week, and shorten jobs without --time",
+    ),
+    LimitKind(
+        "billing_hours",
+        LimitUnit.HOURS,
+        Scope.PERIOD,
+        "billing-hours",
+        "billing-hour",
+        lua_alone="Slurm's limits on billing minutes do not restart each week",
     ),
 )
 

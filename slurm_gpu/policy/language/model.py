@@ -22,7 +22,9 @@ from slurm_gpu.policy.language.value_types import (
     ACCOUNT_PATTERN,
     ACCOUNT_WILDCARD,
     ALL_DAYS,
+    BILLING_HOURS,
     COUNT,
+    CPU_HOURS,
     CPUS,
     DATE,
     DAYS,
@@ -207,6 +209,16 @@ class RuleLimits(JobAmounts):
         OneOrTable(GPU_HOURS, PERIOD, dict),
         "GPUs × time limit of one job; with a period, plus the GPU-hours used in that period.",
     ] = None
+    cpu_hours: Annotated[
+        Mapping[str | None, float] | None,
+        OneOrTable(CPU_HOURS, PERIOD, dict),
+        "The same for CPUs.",
+    ] = None
+    billing_hours: Annotated[
+        Mapping[str | None, float] | None,
+        OneOrTable(BILLING_HOURS, PERIOD, dict),
+        "The same for Slurm's billing units.",
+    ] = None
 
 
 class JobTime(StrEnum):
@@ -361,8 +373,9 @@ class PolicyRule:
     tiers: Annotated[tuple[Tier, ...], _NAMES, "Only the first tier that matches a job applies."] = ()
     mode: Annotated[Mode, "Log violations, warn the user, or refuse the job."] = Mode.OBSERVE
     on_error: Annotated[OnError, "The decision if slurm-gpu itself fails."] = OnError.ALLOW
-    when: Annotated[Hours | None, _NAMES, "The times at which the rule applies."] = None
-    hard: Annotated[bool, "Count GPU-hours that pending and running jobs may still use."] = False
+    when: Annotated[Hours | None, _NAMES, "The times at which it applies."] = None
+    hard: Annotated[bool, "Count hours of GPUs or CPUs that pending and running jobs may still use."] = False
+    carry_over: Annotated[bool, "Add what was left of the previous period to limits by period."] = False
     jobs: Annotated[JobConditions | None, _NAMES, "Only jobs that may meet all of these conditions."] = None
     kind: Annotated[JobKind | None, "Only jobs with a script (batch) or without (interactive)."] = None
     adjust: Annotated[tuple[Adjust, ...], _ADJUST, "Bounds for the weekly adjustment."] = ()

@@ -1,4 +1,4 @@
-"""Define the periods of limits on GPU-hours: calendar periods, and rolling windows such as 30d.
+"""Periods of limits on resource-hours: calendar periods, and rolling windows of whole days such as 30d.
 
 All periods begin at midnight in the site's time zone and include the current day; weeks begin on Monday.
 """
@@ -11,6 +11,8 @@ from zoneinfo import ZoneInfo
 CALENDAR = ("day", "week", "month", "quarter", "year")
 # A window is at most a year long. A window of one day is the period `day`.
 _ROLLING = r"([2-9]|[1-9]\d|[12]\d\d|3[0-5]\d|36[0-6])d"
+# The suffix of the calendar period before the present one, such as week_before.
+BEFORE = "_before"
 PERIOD_PATTERN = f"({'|'.join(CALENDAR)}|{_ROLLING})"
 
 
@@ -31,8 +33,10 @@ def first_day(period: str, today: dt.date) -> dt.date:
 
 
 def period_start(period: str, now_s: float, zone: ZoneInfo) -> int:
-    """Return the start of the period that contains `now_s`, in epoch seconds."""
-    day = first_day(period, dt.datetime.fromtimestamp(now_s, zone).date())
+    """Return the start of the period that contains `now_s`, or of the one before it, in epoch seconds."""
+    day = first_day(period.removesuffix(BEFORE), dt.datetime.fromtimestamp(now_s, zone).date())
+    if period.endswith(BEFORE):
+        day = first_day(period.removesuffix(BEFORE), day - dt.timedelta(days=1))
     return midnight(day, zone)
 
 

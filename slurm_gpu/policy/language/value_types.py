@@ -260,6 +260,8 @@ GPU_HOURS = ValueType(
     lambda value: require(_is_number(value) and 0 <= value <= _MOST_COUNT, value),
     {"type": "number", "minimum": 0, "maximum": _MOST_COUNT},
 )
+BILLING_HOURS = replace(GPU_HOURS, what="a number of billing-hours ≥ 0", example="5000")
+CPU_HOURS = replace(GPU_HOURS, what="a number of CPU-hours ≥ 0", example="5000")
 PERIOD = pattern("30d", "day, week, month, quarter, year or a number of days from 2d to 366d", PERIOD_PATTERN)
 DATE = ValueType(
     "a day written as YYYY-MM-DD",

@@ -92,6 +92,8 @@ class SiteFacts:
     default_mib: Mapping[str, int] = field(default_factory=dict)
     # Whether the shards of one job may come from several GPUs (MULTIPLE_SHARING_GRES_PJ).
     shards_span_gpus: bool = False
+    # MAX_TRES or MAX_TRES_GRES if PriorityFlags contains it: the calculation of billing units.
+    billing: str | None = None
     # The file in which slurmctld saves its jobs.
     job_state: Path | None = None
     run_directory: Path = RUN_DIRECTORY
@@ -128,6 +130,7 @@ class SiteFacts:
             partition_gpu_types=types,
             default_mib=_default_memory(settings.raw),
             shards_span_gpus="MULTIPLE_SHARING_GRES_PJ" in parameters,
+            billing=_billing(settings.raw.get("PriorityFlags", "")),
             job_state=Path(saved) / "job_state" if saved else None,
             run_directory=run_directory,
             timezone=timezone,
@@ -158,7 +161,7 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
             "label": group.label,
             # slurm-gpuctld sums the jobs of each account in such a group.
             "by_account": group.name in by_account or None,
-            # slurm-gpuctld also sums the GPU-hours that the jobs of such a group may still use.
+            # It also sums the resource-hours that the jobs of such a group may still use.
             "has_hard_limit": group.name in with_hard_limits or None,
         }
         for group in policy.groups.values()
@@ -184,6 +187,7 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
             "mode": str(rule.mode),
             "on_error": str(rule.on_error),
             "hard": rule.hard or None,
+            "carry_over": rule.carry_over or None,
             "jobs": None if rule.jobs is None else rule.jobs.table(),
             "kind": None if rule.kind is None else str(rule.kind),
             "when": None if rule.when is None else _when(rule.when),
@@ -240,6 +244,7 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
         "tasks_per_core": facts.tasks_per_core,
         "default_mib": dict(facts.default_mib),
         "shards_span_gpus": facts.shards_span_gpus,
+        "billing": facts.billing,
         "job_state": None if facts.job_state is None else str(facts.job_state),
         "decisions_log": str(facts.run_directory / DECISIONS_LOG),
         "decisions_log_bytes": DECISIONS_LOG_BYTES,
@@ -314,6 +319,11 @@ def _default_memory(raw: Mapping[str, str]) -> dict[str, int]:
     if "MEMORY" in raw.get("SelectTypeParameters", "").upper() and not found.keys() & {"per_cpu", "per_node"}:
         found["whole_node"] = 1
     return found
+
+
+def _billing(flags: str) -> str | None:
+    names = {flag.strip().upper() for flag in flags.split(",")}
+    return next((name for name in ("MAX_TRES", "MAX_TRES_GRES") if name in names), None)
 
 
 def _modules(directory: Path) -> list[tuple[str, str]]:

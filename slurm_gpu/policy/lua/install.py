@@ -15,6 +15,7 @@ from typing import Any
 from slurm_gpu.errors import OutsideError, UsageError, outside
 from slurm_gpu.files.atomic import whole_file
 from slurm_gpu.policy.journal import ApplyJournal, ApplyState, Entry, make_state_directory
+from slurm_gpu.policy.language.hour_sums import sums_of
 from slurm_gpu.policy.language.lua_literals import Plain
 from slurm_gpu.policy.language.membership import example_of
 from slurm_gpu.policy.lua.bundle import DECISIONS_LOG, MARK
@@ -34,7 +35,9 @@ STATE_DIRECTORY = Path("/var/lib/slurm-gpu/policy")
 # Number of previous bundles that are kept; copies of the site's own scripts are never removed.
 KEPT = 20
 
-# Number of groups of each shape that are tested; testing more groups would take seconds.
+# The settings that distinguish the rules of groups of different shapes.
+_KIND_OF_RULE = ("per", "mode", "on_error", "kind", "when", "hard", "carry_over", "jobs")
+# Number of groups of each shape that are tested; more would take seconds.
 _GROUPS_OF_A_SHAPE = 10
 
 _ENVIRONMENT = {"HOME": "/tmp", "PATH": "/usr/bin:/bin", "SHELL": "/bin/sh", "USER": "trial"}
@@ -137,7 +140,7 @@ def _decisions(
 def _trial_files(compiled: Mapping[str, Plain], moment: int) -> list[dict[str, str | None]]:
     """Return the files that the bundle reads in each test, first with an empty snapshot and then without one.
 
-    In both tests, no job was admitted recently. A policy with limits on GPU-hours is tested only with a
+    In both cases no job was admitted recently. A policy with limits on hours by period is tested only with a
     snapshot, because the bundle reports an error if it cannot check these limits.
     """
     path, groups_id = compiled.get("snapshot"), compiled.get("groups_id")
@@ -146,12 +149,16 @@ def _trial_files(compiled: Mapping[str, Plain], moment: int) -> list[dict[str, s
     if not isinstance(path, str):
         return [nothing]
     header = f"slurm-gpu-snapshot 1 1 {moment}"
-    limits = [_limits(rule) for rule in _tables(compiled["rules"])]
-    keys = {key.partition(":") for pairs in limits for key, _ in pairs}
-    periods = sorted({period for base, _, period in keys if base == "gpu_hours" and period})
-    starts = " ".join(f"{period}=0" for period in periods)
+    sums = sorted(
+        {
+            key
+            for rule in _tables(compiled["rules"])
+            for key in sums_of((limit for limit, _ in _limits(rule)), carry_over=bool(rule["carry_over"]))
+        }
+    )
+    starts = " ".join(f"{key.removeprefix('gpu_h_')}=0" for key in sums)
     empty_snapshot = nothing | {path: f"{header}\ngroups {groups_id}\nhours {starts}\nend 1\n"}
-    return [empty_snapshot] if periods else [empty_snapshot, nothing | {path: None}]
+    return [empty_snapshot] if sums else [empty_snapshot, nothing | {path: None}]
 
 
 def _limits(rule: Mapping[str, Any]) -> list[tuple[str, Any]]:
@@ -164,7 +171,7 @@ def _groups_to_test(compiled: Mapping[str, Plain]) -> Iterator[Mapping[str, Any]
     """Yield the first groups of each shape; groups of one shape differ only in names and numbers."""
     shapes_of_rules: dict[int, set[Hashable]] = {}
     for rule in _tables(compiled["rules"]):
-        settings = [str(rule[key]) for key in ("per", "mode", "on_error", "kind", "when", "hard", "jobs")]
+        settings = [str(rule[key]) for key in _KIND_OF_RULE]
         limits = {(key, type(value)) for key, value in _limits(rule)}
         shapes_of_rules.setdefault(rule["group"], set()).add((*settings, frozenset(limits)))
     seen: Counter[Hashable] = Counter()

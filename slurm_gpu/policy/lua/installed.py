@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from slurm_gpu.errors import OutsideError
+from slurm_gpu.policy.language.hour_sums import sums_of
 from slurm_gpu.policy.language.membership import has_wildcard, holds, is_among
 from slurm_gpu.policy.lua.bundle import MARK, STUB_MARK
 
@@ -108,9 +109,11 @@ class RuleInForce:
     exceptions: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     # Options of submissions that are `required` or `forbidden`.
     options: Mapping[str, str] = field(default_factory=dict)
-    # Whether limits on GPU-hours also count the GPU-hours that pending and running jobs may still use.
+    # Whether resource-hours include those that pending and running jobs may still use.
     hard: bool = False
-    # The conditions on jobs, and the jobs in words (`text`); None if the rule applies to all jobs.
+    # Whether what was left of the previous calendar period is added to a limit by period.
+    carry_over: bool = False
+    # The jobs to which the rule applies in words (`text`), and its conditions; None for all jobs.
     jobs: Mapping[str, Any] | None = None
     # The kind of jobs: interactive or batch; None for both.
     kind: str | None = None
@@ -218,15 +221,14 @@ class PolicyInForce:
     urgent_preempts: frozenset[str] = frozenset()
 
     @property
-    def hour_periods(self) -> frozenset[str]:
-        """Return the periods over which rules limit GPU-hours."""
-        keys = (
-            key.partition(":")
+    def hour_sums(self) -> frozenset[str]:
+        """Return the keys of the sums of resource-hours that rules count (hour_sums.py)."""
+        return frozenset(
+            key
             for rule in self.rules
             for limits in (rule.limits, *(exception["limits"] for exception in rule.exceptions.values()))
-            for key in limits
+            for key in sums_of(limits, hard=rule.hard, carry_over=rule.carry_over)
         )
-        return frozenset(period for base, _, period in keys if base == "gpu_hours" and period)
 
 
 def read_policy_in_force(script: Path) -> PolicyInForce | None:
@@ -389,6 +391,7 @@ def _rule(table: Mapping[str, Any], groups: tuple[GroupInForce, ...]) -> RuleInF
         exceptions=table.get("exceptions", {}),
         options=table.get("options", {}),
         hard=table.get("hard", False),
+        carry_over=table.get("carry_over", False),
         jobs=table.get("jobs"),
         kind=table.get("kind"),
         when=table.get("when"),

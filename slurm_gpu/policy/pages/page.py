@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from slurm_gpu.policy.language.account_trees import tree_text
+from slurm_gpu.policy.language.hour_sums import named, sums_of
 from slurm_gpu.policy.language.hours_text import jobs_at
 from slurm_gpu.policy.language.limit_text import limit_texts
 from slurm_gpu.policy.language.limit_value import value_text
-from slurm_gpu.policy.language.limits import LIMITS, Scope, set_limits
+from slurm_gpu.policy.language.limits import LIMITS, Scope, flat_limits, set_limits
 from slurm_gpu.policy.language.model import (
     Bundle,
     BundleMode,
@@ -185,7 +186,10 @@ def _rule(rule: PolicyRule, policy: Policy) -> Section:
         whom += "; only the first line that matches a job applies"
     remarks = _needs(rule)
     if rule.hard:
-        remarks.append("GPU-hours that pending and running jobs may still use count, too.")
+        sums = (key for part in rule.with_limits for key in sums_of(flat_limits(part.limits), hard=True))
+        remarks.append(f"{named(sums)} that pending and running jobs may still use count, too.")
+    if rule.carry_over:
+        remarks.append("Hours that were left of the previous period's limit are added.")
     if rule.when is not None:
         remarks.append(f"Only for jobs {jobs_at(rule.when)}{_RUN if rule.when.at is JobTime.RUN else ''}.")
     if rule.kind is not None:

@@ -46,6 +46,7 @@ def to_json(policy: Policy) -> dict[str, Any]:
                 "for": rule.group,
                 "per": str(rule.per),
                 "hard": rule.hard,
+                "carry_over": rule.carry_over,
                 "why": rule.why,
                 "mode": str(rule.mode),
                 "on_error": str(rule.on_error),

@@ -9,6 +9,7 @@ from slurm_gpu.cli.doctor.checks.daemons.processes import running
 from slurm_gpu.cli.doctor.checks.daemons.services import log, revive, start_and_log
 from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, ok, skipped, warn
 from slurm_gpu.controller.snapshot.snapshot_file import FILE_NAME, FRESH_S, Snapshot, read_fresh
+from slurm_gpu.policy.language.hour_sums import named
 from slurm_gpu.policy.lua.bundle import RUN_DIRECTORY
 from slurm_gpu.policy.lua.install import SCRIPT_NAME
 from slurm_gpu.policy.lua.installed import read_policy_in_force
@@ -35,8 +36,9 @@ def snapshot(at: DoctorContext) -> Iterator[CheckResult]:
     found = read_fresh(path, at.site.wall())
     if found is None:
         message = f"{path} is missing, incomplete, or older than {FRESH_S} s"
-        if policy.hour_periods:
-            yield fail(f"{message}, so limits on GPU-hours cannot be checked", start_and_log(at, _DAEMON))
+        if policy.hour_sums:
+            what = named(policy.hour_sums)
+            yield fail(f"{message}, so limits on {what} cannot be checked", start_and_log(at, _DAEMON))
         else:
             yield warn(
                 f"{message}, so slurmctld has to read the whole queue for the policy",
@@ -44,9 +46,10 @@ def snapshot(at: DoctorContext) -> Iterator[CheckResult]:
             )
     elif found.groups_id != policy.groups_id:
         yield warn(f"{path} has the groups of another policy, so it is not used", f"see {log(at, _DAEMON)}")
-    elif policy.hour_periods and found.hours is None:
+    elif policy.hour_sums and found.hours is None:
         yield fail(
-            f"{path} has no GPU-hours: slurmdbd has not reported earlier jobs", f"see {log(at, _DAEMON)}"
+            f"{path} has no {named(policy.hour_sums)}: slurmdbd has not reported earlier jobs",
+            f"see {log(at, _DAEMON)}",
         )
     elif not running(_DAEMON):
         # The daemon may run on another host that shares the directory, or be invisible to this user.

@@ -1,58 +1,89 @@
-"""Sum up the GPU-hours of the periods that limits count, such as the current week, in the site's time zone.
+"""Sum up resource-hours in the periods that limits count, such as this week, in the site's time zone.
 
 Earlier runs are read once from Slurm's accounting, back to the start of the periods. Later ends are read from
 the queue, which lists a job for some minutes after its end. Running jobs count up to the current time. The
 GPU-hours of a run are its allocated GPUs × (end − start), including the time when it was suspended, because a
-suspended job keeps its GPUs.
+suspended job keeps its GPUs; its CPU-hours count in the same way.
 
 Runs are stored for some days after their end, because several sources report them. For earlier runs, only the
 sums by day are stored.
 
 A run that its owner resizes has several consecutive parts. Accounting has one row for each part. The queue
-reports the GPUs of the last part but the start of the first part, so the queue is used only for the time
-after the known parts. A resize that accounting has not reported yet is detected when the number of GPUs
-differs from the last poll.
+reports the resources of the last part but the start of the first, so it is used only for the time after the
+known parts. A resize that accounting has not reported yet is detected when the resources differ from the last
+poll.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from slurm_gpu.controller.queue.usage import Subject, UsageOwner, subjects_of
-from slurm_gpu.policy.language.periods import midnight
+from slurm_gpu.policy.language.hour_sums import COMMITTED, parts_of
+from slurm_gpu.policy.language.periods import BEFORE, midnight
 from slurm_gpu.policy.lua.installed import GroupInForce
 
-# The key of the GPU-hours that pending and running jobs may still use, in addition to the keys of periods.
-COMMITTED = "committed"
 # Jobs without a time limit are assumed to run for a year, as in job_submit.lua.
 MOST_S = 365 * 86400
 # Time after the end of a run for which accounting may report the run again.
 _REMEMBERED_S = 3 * 86400
 
 
+class HourlyUse(NamedTuple):
+    """The resource-hours that a job uses in an hour, by unit."""
+
+    gpu_h: float = 0.0
+    cpu_h: float = 0.0
+    billing_h: float = 0.0
+
+    def times(self, factor: float) -> HourlyUse:
+        """Return the use of several such jobs, or in several hours."""
+        return HourlyUse(*(factor * value for value in self))
+
+
 @dataclass(frozen=True, slots=True)
-class GpuRun:
-    """One run of a job on GPUs, or one part of a resized run; `end_s` is None while it is running."""
+class CountedRun:
+    """One run of a job, or one part of a resized run; `end_s` is None while it is running."""
 
     job_id: int
     owner: UsageOwner
-    mgpu: int
+    hourly: HourlyUse
     start_s: int
     end_s: int | None
 
 
-class GpuHours:
-    """Sums GPU-hours over runs; each moment of a job counts once, even if it is reported repeatedly."""
+class _Sum(NamedTuple):
+    """A sum of resource-hours in a period; `end_s` is infinite for the present period."""
 
-    def __init__(self, zone: ZoneInfo) -> None:
+    key: str
+    unit: str
+    start_s: int
+    end_s: float
+
+    @classmethod
+    def of(cls, key: str, starts: Mapping[str, int]) -> _Sum:
+        end_s = starts[key.removesuffix(BEFORE)] if key.endswith(BEFORE) else math.inf
+        return cls(key, parts_of(key)[0], starts[key], end_s)
+
+
+class ResourceHours:
+    """Sums resource-hours over runs; each moment of a job counts once, even if it is reported repeatedly.
+
+    `units` are those that limits count. Runs without such hours are ignored.
+    """
+
+    def __init__(self, zone: ZoneInfo, units: Iterable[str] = ()) -> None:
         self._zone = zone
-        self._ended: dict[int, tuple[GpuRun, ...]] = {}
+        self.units = frozenset(units)
+        self._ended: dict[int, tuple[CountedRun, ...]] = {}
         """Recently ended runs from accounting, by job ID."""
-        self._days: dict[dt.date, dict[UsageOwner, float]] = {}
-        """GPU-hours of all runs in accounting, by day."""
+        self._days: dict[dt.date, dict[UsageOwner, HourlyUse]] = {}
+        """Resource-hours of all runs in accounting, by day."""
         self._newest_s = 0
         """The latest end of a run in accounting."""
         self._has_more = False
@@ -61,56 +92,64 @@ class GpuHours:
         """Subjects of each owner in `_groups`."""
         self._groups: list[GroupInForce] = []
         self._sums: dict[UsageOwner, dict[str, float]] = {}
-        """GPU-hours of all runs in accounting since the times in `_starts`."""
+        """Resource-hours of all runs in accounting since the times in `_starts`, by key (hour_sums.py)."""
         self._starts: dict[str, int] = {}
-        self._unreported: dict[int, tuple[GpuRun, ...]] = {}
+        self._counted: tuple[_Sum, ...] = ()
+        """The sums for `_starts`."""
+        self._unreported: dict[int, tuple[CountedRun, ...]] = {}
         """Ended runs from the queue that accounting has not reported yet."""
-        self._running: dict[int, GpuRun] = {}
-        """Runs that were running in the last poll of the queue."""
+        self._running: dict[int, CountedRun] = {}
+        """Running runs in the last poll of the queue."""
 
-    def note_ended(self, run: GpuRun) -> None:
-        """Add a run, or a part of a run, that ended according to accounting."""
+    def note_ended(self, run: CountedRun) -> None:
+        """Add a run, or a part of one, that ended according to accounting."""
         known = self._ended.get(run.job_id, ())
-        if run.end_s is None or run.end_s <= run.start_s or run.mgpu == 0:
+        if run.end_s is None or run.end_s <= run.start_s or not self._counts(run):
             return
         if any(other.start_s == run.start_s for other in known):
             return
         self._ended[run.job_id] = (*known, run)
         self._newest_s, self._has_more = max(self._newest_s, run.end_s), True
         self._add(run, run.end_s, self._sums)
-        for day, gpu_h in self._by_day(run, run.end_s):
+        for day, hours in self._by_day(run, run.end_s):
             of_day = self._days.setdefault(day, {})
-            of_day[run.owner] = of_day.get(run.owner, 0.0) + gpu_h
+            before = of_day.get(run.owner, HourlyUse())
+            of_day[run.owner] = HourlyUse(
+                *(a + b for a, b in zip(before, run.hourly.times(hours), strict=True))
+            )
         unreported = self._unreported.pop(run.job_id, ())
         if left := tuple(other for other in unreported if not _overlap(run, other)):
             self._unreported[run.job_id] = left
 
-    def note_gone(self, run: GpuRun) -> None:
+    def note_gone(self, run: CountedRun) -> None:
         """Add a run that ended according to the queue."""
         before = self._running.get(run.job_id)
         if before is not None and before.start_s == run.start_s:
-            run = replace(run, mgpu=before.mgpu)  # the run was resized; accounting will report the time
+            run = replace(run, hourly=before.hourly)  # resized; accounting will report when
         begin_s = self._unreported_from(run)
         # The times of accounting may differ by a second from those of the queue.
         least_s = 0 if begin_s == run.start_s else 1
-        if run.end_s is not None and run.end_s - begin_s > least_s and run.mgpu:
+        if run.end_s is not None and run.end_s - begin_s > least_s and self._counts(run):
             part = replace(run, start_s=begin_s)
             self._unreported[run.job_id] = (*self._unreported.get(run.job_id, ()), part)
 
     def totals(
         self,
-        running: Iterable[GpuRun],
+        running: Iterable[CountedRun],
         groups: Iterable[GroupInForce],
         starts: Mapping[str, int],
         now_s: float,
     ) -> dict[Subject, dict[str, float]]:
-        """Return the GPU-hours since each start, by subject with GPU-hours; running jobs are included."""
+        """Return the resource-hours of each period, by subject that used any; running jobs are included.
+
+        The keys of `starts`, and of the answer, are those of hour_sums.py.
+        """
         if starts != self._starts:
             self._start_periods(dict(starts))
         running = list(running)
         for run in running:
             before = self._running.get(run.job_id)
-            if before is not None and before.start_s == run.start_s and before.mgpu != run.mgpu:
+            if before is not None and before.start_s == run.start_s and before.hourly != run.hourly:
                 self.note_gone(replace(before, end_s=int(now_s)))
         self._note_requeued({run.job_id: run for run in running}, int(now_s))
         if self._has_more:
@@ -127,12 +166,15 @@ class GpuHours:
 
     @property
     def uids(self) -> dict[str, int]:
-        """The UID of each user with GPU-hours."""
+        """The UID of each user with resource-hours."""
         owners = (*self._sums, *(run.owner for run in self._running.values()))
         return {owner.user: owner.uid for owner in owners}
 
-    def _note_requeued(self, running: dict[int, GpuRun], now_s: int) -> None:
-        """Replace the running runs; runs that ended unnoticed, for example by a requeue, count until now."""
+    def _counts(self, run: CountedRun) -> bool:
+        return any(getattr(run.hourly, unit) for unit in self.units)
+
+    def _note_requeued(self, running: dict[int, CountedRun], now_s: int) -> None:
+        """Replace the running runs; runs that ended unnoticed, as by a requeue, have ended now."""
         for job_id, before in self._running.items():
             after = running.get(job_id)
             known = (*self._ended.get(job_id, ()), *self._unreported.get(job_id, ()))
@@ -151,7 +193,7 @@ class GpuHours:
             self._subjects[owner] = subjects_of(owner, groups)
         return _by_subject(sums, self._subjects.__getitem__)
 
-    def _unreported_from(self, run: GpuRun) -> int:
+    def _unreported_from(self, run: CountedRun) -> int:
         """Return the start of the part of a run that is not covered by its known ended parts."""
         known = (*self._ended.get(run.job_id, ()), *self._unreported.get(run.job_id, ()))
         ends = [part.end_s for part in known if part.end_s is not None and part.start_s >= run.start_s - 1]
@@ -160,14 +202,16 @@ class GpuHours:
     def _start_periods(self, starts: dict[str, int]) -> None:
         """Start new periods: drop days before all periods, and recompute the sums."""
         self._starts, self._sums = starts, {}
-        firsts = {period: self._day(start_s) for period, start_s in starts.items()}
-        self._days = {day: sums for day, sums in self._days.items() if day >= min(firsts.values())}
+        self._counted = tuple(_Sum.of(key, starts) for key in starts)
+        first = min(self._day(start_s) for start_s in starts.values())
+        self._days = {day: sums for day, sums in self._days.items() if day >= first}
         for day, of_day in self._days.items():
-            counting = [period for period, first in firsts.items() if day >= first]
-            for owner, gpu_h in of_day.items():
+            day_s = midnight(day, self._zone)
+            counting = [one for one in self._counted if one.start_s <= day_s < one.end_s]
+            for owner, used in of_day.items():
                 sums = self._sums.setdefault(owner, dict.fromkeys(starts, 0.0))
-                for period in counting:
-                    sums[period] += gpu_h
+                for one in counting:
+                    sums[one.key] += getattr(used, one.unit)
         self._unreported = _since(min(starts.values()), self._unreported)
 
     def _prune(self) -> None:
@@ -182,34 +226,36 @@ class GpuHours:
     def _day(self, at_s: float) -> dt.date:
         return dt.datetime.fromtimestamp(at_s, self._zone).date()
 
-    def _by_day(self, run: GpuRun, end_s: float) -> Iterator[tuple[dt.date, float]]:
-        """Yield the GPU-hours of a run on each day."""
+    def _by_day(self, run: CountedRun, end_s: float) -> Iterator[tuple[dt.date, float]]:
+        """Yield the hours of a run on each day."""
         begin_s: float = run.start_s
         while begin_s < end_s:
             day = self._day(begin_s)
             next_s = min(end_s, max(midnight(day + dt.timedelta(days=1), self._zone), begin_s + 1))
-            yield day, (next_s - begin_s) / 3600 * run.mgpu / 1000
+            yield day, (next_s - begin_s) / 3600
             begin_s = next_s
 
-    def _add(self, run: GpuRun, end_s: float, sums: dict[UsageOwner, dict[str, float]]) -> None:
+    def _add(self, run: CountedRun, end_s: float, sums: dict[UsageOwner, dict[str, float]]) -> None:
         hours = sums.setdefault(run.owner, dict.fromkeys(self._starts, 0.0))
-        for period, start_s in self._starts.items():
-            allocated_s = end_s - max(run.start_s, start_s)
+        for one in self._counted:
+            allocated_s = min(end_s, one.end_s) - max(run.start_s, one.start_s)
             if allocated_s > 0:
-                hours[period] += allocated_s / 3600 * run.mgpu / 1000
+                hours[one.key] += allocated_s / 3600 * getattr(run.hourly, one.unit)
 
 
 def committed_hours(
-    jobs: Iterable[tuple[UsageOwner, int, float]], groups: Iterable[GroupInForce]
+    jobs: Iterable[tuple[UsageOwner, HourlyUse, float]], groups: Iterable[GroupInForce], units: Iterable[str]
 ) -> dict[Subject, dict[str, float]]:
-    """Return the GPU-hours that jobs may still use, by subject in a group with a hard limit.
+    """Return the resource-hours that jobs may still use, by subject in a group with a hard limit.
 
-    Each job is a tuple of its owner, its GPUs (mgpu) and the remaining seconds of its time limit.
+    Each job is its owner, its use per hour and the rest of its time limit (s).
     """
+    keys = {unit: f"{unit}_{COMMITTED}" for unit in units}
     sums: dict[UsageOwner, dict[str, float]] = {}
-    for owner, mgpu, left_s in jobs:
-        hours = sums.setdefault(owner, {COMMITTED: 0.0})
-        hours[COMMITTED] += min(max(left_s, 0), MOST_S) / 3600 * mgpu / 1000
+    for owner, hourly, left_s in jobs:
+        hours = sums.setdefault(owner, dict.fromkeys(keys.values(), 0.0))
+        for unit, key in keys.items():
+            hours[key] += min(max(left_s, 0), MOST_S) / 3600 * getattr(hourly, unit)
     hard = [group for group in groups if group.has_hard_limit]
     return _by_subject(sums, lambda owner: subjects_of(owner, hard))
 
@@ -226,12 +272,12 @@ def _by_subject(
     return by_subject
 
 
-def _overlap(run: GpuRun, other: GpuRun) -> bool:
+def _overlap(run: CountedRun, other: CountedRun) -> bool:
     assert run.end_s is not None
     return other.start_s < run.end_s and (other.end_s is None or other.end_s > run.start_s)
 
 
-def _since(first_s: int, runs_of: Mapping[int, tuple[GpuRun, ...]]) -> dict[int, tuple[GpuRun, ...]]:
+def _since(first_s: int, runs_of: Mapping[int, tuple[CountedRun, ...]]) -> dict[int, tuple[CountedRun, ...]]:
     """Return the runs that ended after `first_s`, by job ID."""
     late = {
         job_id: tuple(run for run in runs if run.end_s is not None and run.end_s > first_s)

@@ -1,0 +1,76 @@
+-- requires: fit, size
+-- Slurm's billing units of a job: the sum of its resources, weighted by the TRESBillingWeights of its partition, or the
+-- number of its CPUs in a partition without weights. Licences and burst buffers of a request do not count.
+local policy, lib = ...
+local billing = {}
+
+-- Suffixes of the weight of memory, in MiB.
+local MIB = { k = 1 / 1024, m = 1, g = 1024, t = 1024 ^ 2, p = 1024 ^ 3 }
+
+-- By text, the weights of a partition: each name in lower case, such as gres/gpu:a100, with its weight.
+local known = {}
+
+local function weights_of(text)
+  local weights = known[text]
+  if weights == nil then
+    weights = {}
+    for name, number, suffix in string.lower(text):gmatch("([^,=%s]+)=([%d.]+)(%a?)") do
+      weights[name] = (tonumber(number) or 0) / (name == "mem" and MIB[suffix] or 1)
+    end
+    known[text] = weights
+  end
+  return weights
+end
+
+-- The amounts of parts of GPUs (shards, MPS) that Slurm counts for a request only for these.
+local PARTS = { shard = policy.shards_per_gpu or 1, mps = policy.mps_per_gpu or 100 }
+
+-- Returns the weighted GPUs of a job, with the largest weight of the types that they may have; or its parts of GPUs.
+local function weigh_gpus(weights, size, request, partition)
+  local gpus, names, items = size.mgpu / 1000, lib.fit.named_types(request)
+  if size.form ~= "whole_nodes" and lib.size.only_parts(request) then
+    local name = items[1].name
+    return gpus * (PARTS[name] or 1) * (weights["gres/" .. name] or 0)
+  end
+  local of_type = 0
+  for _, kind in ipairs(names) do
+    of_type = math.max(of_type, weights["gres/gpu:" .. kind] or 0)
+  end
+  for kind in pairs(#names == 0 and (policy.partition_gpu_types or {})[partition] or {}) do
+    of_type = math.max(of_type, weights["gres/gpu:" .. kind] or 0)
+  end
+  return gpus * (weights["gres/gpu"] or 0), gpus * of_type
+end
+
+-- Slurm adds all amounts. With PriorityFlags=MAX_TRES it takes the largest one, and with MAX_TRES_GRES it adds the GPUs
+-- to the largest of the others. It stores a whole number.
+local function in_partition(text, size, request, partition)
+  if type(text) ~= "string" or text == "" then
+    return size.cpus
+  end
+  local weights = weights_of(text)
+  local gpus, typed = weigh_gpus(weights, size, request, partition)
+  typed = typed or 0
+  local cpus, mib = size.cpus * (weights.cpu or 0), size.mib * (weights.mem or 0)
+  local nodes = size.nodes * (weights.node or 0)
+  local sum = cpus + mib + nodes + gpus + typed
+  if policy.billing == "MAX_TRES" then
+    sum = math.max(cpus, mib, nodes, gpus, typed)
+  elseif policy.billing == "MAX_TRES_GRES" then
+    sum = math.max(cpus, mib, nodes) + gpus + typed
+  end
+  return math.floor(sum + 1e-6)
+end
+
+-- Returns the billing units of a job of this size: the most in any of the partitions in which it may start. `job` is
+-- {partition, parts, request}, or the job before an update, with `gpus` instead of `request`.
+function billing.of(size, job)
+  local most = 0
+  for name in string.gmatch(job.partition, "[^,]+") do
+    local part = job.parts and job.parts[name]
+    most = math.max(most, in_partition(part and part.billing_weights_str, size, job.request or job.gpus, name))
+  end
+  return most
+end
+
+return billing
