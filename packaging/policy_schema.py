@@ -14,14 +14,15 @@ from typing import Any, get_args, get_origin
 
 from slurm_gpu.config.decoder import ANY_NUMBER, Items, Shape, fields_of, shape_of
 from slurm_gpu.policy.language.check_adjust import ADJUSTABLE, bound_type
+from slurm_gpu.policy.language.check_changes import CHANGES
 from slurm_gpu.policy.language.hour_sums import UNITS
 from slurm_gpu.policy.language.limits import LIMITS
 from slurm_gpu.policy.language.model import Per, Policy
 from slurm_gpu.policy.language.value_types import GPUS
 
 Schema = dict[str, Any]
-# Keys that are allowed only in rules with `per: job`.
-_NOT_OF_JOBS = dict.fromkeys(("at_least", "exactly", "options", "jobs"), False)
+# In rules other than those with `per: job`.
+_NOT_OF_JOBS = dict.fromkeys(("at_least", "exactly", "options", "jobs", *CHANGES), False)
 
 
 def policy_schema() -> Schema:
@@ -38,8 +39,8 @@ def policy_schema() -> Schema:
         for per in Per
     ]
     amounts = [{"required": [key]} for key in ("limits", "at_least", "exactly")]
-    either = [*amounts, {"required": ["options"]}]
-    in_tiers = dict.fromkeys(("limits", "at_least", "exactly", "options", "adjust"), False)
+    either = [*amounts, *({"required": [key]} for key in ("options", *CHANGES))]
+    in_tiers = dict.fromkeys(("limits", "at_least", "exactly", "options", "adjust", *CHANGES), False)
     rule["oneOf"] = [
         {"required": ["for"], "anyOf": either, "properties": {"tiers": False}},
         {"required": ["tiers"], "properties": in_tiers},

@@ -9,10 +9,10 @@
 -- (reading.lua): fields of job_desc and of partitions. The cached value, a leaf, is the judged job with the limits
 -- that apply to it. Invariants:
 --
--- 1. Only new jobs that were accepted without a finding, a message or a queue error are cached.
--- 2. A judgement depends only on its key, the policy, the sums and, if a rule depends on the clock, the current second.
---    A lookup compares the key and the second, and evaluates the sums again. A module that depends on more values has a
---    function `again(job, state)`; an unknown module without this function disables the cache.
+-- 1. Only new jobs that were accepted without a finding, a change, a message or a queue error are cached.
+-- 2. A judgement depends only on its key, the policy, the sums and, if a rule depends on the clock, the current
+--    second. A lookup compares the key and the second, and evaluates the sums again. A module that depends on more
+--    has a function `again(job, state)`; an unknown module without one disables the cache.
 -- 3. Any difference or error is a miss; the job is then judged in full.
 -- 4. The cache has at most MOST_LEAVES leaves, is emptied every KEPT_S seconds, and is empty when the script is
 --    loaded.
@@ -37,7 +37,7 @@ local KEPT_S = 600
 -- Stages that depend on sums and the clock only through `checks`. Any other stage needs a function `again(job, state)`
 -- that returns whether the stage would still find nothing; without this function, the cache is disabled.
 local KNOWN = {}
-for _, name in ipairs({ "job", "lending", "state", "limits", "bundles" }) do
+for _, name in ipairs({ "job", "changes", "lending", "state", "limits", "bundles" }) do
   KNOWN[lib[name] or name] = true
 end
 local others, usable = {}, true
@@ -325,7 +325,7 @@ end
 
 -- Caches the judgement of a job that was accepted without a message.
 function again.keep(job)
-  if job.questions and #job.findings == 0 and job.user ~= nil then
+  if job.questions and #job.findings == 0 and job.changes == nil and job.user ~= nil then
     pcall(learn, job, job.questions, job.answers)
   end
   job.questions, job.answers = nil, nil

@@ -3,6 +3,7 @@
 local policy, lib = ...
 local decide = {}
 
+local NONE = {}
 local wrap, ledger, decisions = lib.wording.wrap, lib.ledger, lib.decisions
 
 -- The percent-encoded ID of each rule, for AdminComment, in which spaces separate fields.
@@ -72,6 +73,37 @@ local function contact_line(lines)
   end
 end
 
+-- Returns the changes that rules in this mode make to a job, as a list of {rule, text}, with one entry for each rule.
+local function changes_in(mode, job)
+  local found = {}
+  for _, change in ipairs(job.changes or {}) do
+    if change.rule.mode == mode then
+      local last = found[#found]
+      if last == nil or last.rule ~= change.rule then
+        last = { rule = change.rule, text = "" }
+        found[#found + 1] = last
+      end
+      local was = change.was and mode == "fit" and " (was " .. change.was .. ")" or ""
+      last.text = last.text .. (last.text ~= "" and " " or "") .. change.option .. was
+    end
+  end
+  return found
+end
+
+-- Sends the user a line about each rule that changed the job, or would do so in mode `fit`.
+local function report_changes(job)
+  local lines = {}
+  for _, one in ipairs(changes_in("fit", job)) do
+    wrap(lines, "Rule " .. one.rule.id .. " sets " .. one.text .. ": " .. one.rule.why, "")
+  end
+  for _, one in ipairs(changes_in("advise", job)) do
+    wrap(lines, "Rule " .. one.rule.id .. ": " .. one.rule.why .. " Try: " .. one.text, "")
+  end
+  if #lines > 0 then
+    say(table.concat(lines, "\n"))
+  end
+end
+
 -- Returns the amounts that a job adds to the sums: all amounts of a new job, or the increase by an update.
 local function growth_of(job)
   if job.record == nil then
@@ -131,6 +163,9 @@ function decide.accept(job, state)
     lib.cutshort(lines, job.cut_short, job)
     say(table.concat(lines, "\n"))
   end
+  for field, value in pairs(job.fields or NONE) do
+    job.desc[field] = value
+  end
   for field, value in pairs(job.writes) do
     job.desc[field] = value
   end
@@ -164,7 +199,7 @@ function decide.run(job, state)
   for _, finding in ipairs(job.findings) do
     if finding.error then
       slurm.log_error("%s", "slurm-gpu: rule " .. finding.rule.id .. " failed: " .. finding.error)
-      failed = failed or (finding.rule.mode == "enforce" and finding.rule.on_error == "deny")
+      failed = failed or finding.rule.denies_errors
     elseif finding.mode == "enforce" then
       refusals[#refusals + 1] = finding
     elseif finding.mode == "advise" then
@@ -177,6 +212,9 @@ function decide.run(job, state)
     for index, finding in ipairs(refusals) do
       explain_finding(lines, finding, job, refusals[index - 1])
     end
+    for _, one in ipairs(changes_in("fit", job)) do
+      wrap(lines, "Before this check, rule " .. one.rule.id .. " set " .. one.text .. ".", "  ")
+    end
     if #refusals > 0 then
       lib.advice(lines, job, state, refusals)
     else
@@ -187,6 +225,7 @@ function decide.run(job, state)
     decisions.record(job, state, "deny", "-", growth)
     return slurm.ESLURM_ACCOUNTING_POLICY or 2050
   end
+  report_changes(job)
   if #advice > 0 then
     local lines = {}
     for index, finding in ipairs(advice) do

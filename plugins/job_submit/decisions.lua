@@ -101,6 +101,11 @@ local function text_of(job, sum)
       errors[#errors + 1] = finding.error
     end
   end
+  local changed = {}
+  for index, change in ipairs(job.changes or {}) do
+    ids[#ids + 1] = change.rule.id .. ":set:" .. change.key .. ":" .. change.rule.mode
+    changed[index] = change.rule.id .. ":" .. change.rule.mode .. ":" .. change.option
+  end
   local fields = {
     owner_text(job),
     string.format("tasks=%.0f", sum.jobs),
@@ -125,6 +130,9 @@ local function text_of(job, sum)
   end
   if job.kind == "interactive" then
     fields[#fields + 1] = "kind=interactive"
+  end
+  if #changed > 0 then
+    fields[#fields + 1] = "changes=" .. encode(table.concat(changed, ";"))
   end
   if job.place then
     fields[#fields + 1] = "zone=" .. encode(job.place.mode .. ":" .. job.place.text)

@@ -5,10 +5,10 @@ local policy, lib = ...
 
 local state = lib.state.new()
 
--- Whether any enforced rule has `on_error: deny`.
+-- Whether any rule refuses jobs if it cannot be evaluated.
 local deny_on_error = false
 for _, rule in ipairs(policy.rules) do
-  deny_on_error = deny_on_error or (rule.mode == "enforce" and rule.on_error == "deny")
+  deny_on_error = deny_on_error or rule.denies_errors
 end
 
 -- The job of the current decision, once known. If the decision fails, `protected` applies the on_error of the job's

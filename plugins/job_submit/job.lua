@@ -85,6 +85,17 @@ local function only_qos(desc)
   return names and not names:find(",", 1, true) and names or nil
 end
 
+-- Whether a partition exists and is open to the user: Slurm passes the script only such partitions.
+function job_module.may_use_partition(job, name)
+  return job.parts and job.parts[name] ~= nil
+end
+
+-- Whether the user may use a QOS; true if Slurm does not show the user's QOS, as before 24.11.
+function job_module.may_use_qos(job, name)
+  local names = text(job.desc.assoc_qos)
+  return names == nil or ("," .. names .. ","):find("," .. name .. ",", 1, true) ~= nil
+end
+
 -- Returns the number of nodes that a node list and the counts in a constraint such as [a*1&b*2] require; 0 for none.
 -- sbatch also writes this number to min_nodes; other clients do not. The second result is a node list that cannot be
 -- parsed.
@@ -232,7 +243,7 @@ function job_module.run(job, state)
     minutes = math.huge -- sbatch --time=0 requests no limit
   end
   if minutes then
-    job.walltime_s = minutes * 60
+    job.walltime_s, job.walltime_from = minutes * 60, nil
   else
     job.walltime_s, job.walltime_from = default_walltime(parts, job.partition)
   end

@@ -6,12 +6,14 @@ local judge = {}
 -- Runs every stage on the job, and collects the findings in job.findings.
 function judge.run(job, state)
   job.findings = {}
+  local desc = job.desc
   for _, module in ipairs(lib.stages) do
     local run = type(module) == "table" and module.run or module
     for _, finding in ipairs(run(job, state) or {}) do
       job.findings[#job.findings + 1] = finding
     end
   end
+  job.desc = desc -- changes.lua may have replaced it
   return job
 end
 

@@ -23,12 +23,6 @@ for _, rule in ipairs(policy.rules) do
   any_bound = any_bound or (rule.jobs ~= nil and rule.mode == "enforce")
 end
 
--- Returns the user's exception, whose limits replace those of the rule; nil if no exception is in force.
-local function exception_for(rule, job)
-  local exception = rule.exceptions and rule.exceptions[job.uid]
-  return exception and lib.scopes.is_current(exception, job.now) and exception or nil
-end
-
 local function lower(room, name, value)
   if room[name] == nil or value < room[name] then
     room[name] = value
@@ -329,7 +323,7 @@ return function(job, state)
   for _, rule in ipairs(job.class.rules) do
     if lib.scopes.in_force(rule, job) then
       bound_by_rules = bound_by_rules or rule.mode == "enforce"
-      local exception = exception_for(rule, job)
+      local exception = lib.scopes.exception_for(rule, job)
       local function value_of(key)
         local own = exception and exception.limits[key]
         return own == nil and rule.limits[key] or own

@@ -272,8 +272,11 @@ local function minimum_of(limit)
   return found
 end
 
--- Returns the limits and minimums of a rule and of its exceptions, in the order of LIMITS.
+-- Returns the limits and minimums of a rule and of its exceptions, in the order of LIMITS; {} if the rule changes jobs.
 function measures.of_rule(rule)
+  if rule.changes then
+    return {}
+  end
   local sets, found = { rule.limits }, {}
   for _, exception in pairs(rule.exceptions or {}) do
     sets[#sets + 1] = exception.limits

@@ -57,6 +57,8 @@ end
 
 for _, rule in ipairs(policy.rules) do
   rule.scope = rule.group .. (rule.kind or "")
+  -- Whether a job is refused if the rule cannot be evaluated.
+  rule.denies_errors = (rule.mode == "enforce" or rule.mode == "fit") and rule.on_error == "deny"
   scopes.sums_by_kind = scopes.sums_by_kind or (rule.kind ~= nil and rule.per ~= "job")
 end
 
@@ -158,12 +160,23 @@ function scopes.matching(job)
   return found, rules
 end
 
--- Returns whether a group or an exception applies at this moment.
+-- Whether a rule applies to jobs of this kind and group.
+function scopes.applies(rule, job)
+  return (rule.kind == nil or rule.kind == job.kind) and scopes.holds_all(policy.groups[rule.group], job)
+end
+
+-- Whether a group or an exception applies at this moment.
 function scopes.is_current(dated, now)
   return (dated.from_s or 0) <= now and now < (dated.until_s or math.huge)
 end
 
--- Returns whether a rule with `at: run` applies to a job that runs from its earliest start until this time limit.
+-- Returns the user's exception, whose limits replace those of the rule; nil if none is in force.
+function scopes.exception_for(rule, job)
+  local exception = rule.exceptions and rule.exceptions[job.uid]
+  return exception and scopes.is_current(exception, job.now) and exception or nil
+end
+
+-- Whether a rule with `at: run` applies to a job that runs from its earliest start until this time limit.
 local function overlaps(rule, job, walltime_s)
   return lib.calendar.overlap(rule.when, job.begin_s, job.begin_s + (walltime_s or math.huge)) ~= nil
 end

@@ -1,4 +1,4 @@
--- requires: amounts, fit, measures, shapes, size
+-- requires: amounts, fit, job, measures, shapes, size
 -- A list of steps, each of which reduces one aspect of a job, in the form that the job used. A step is a pure function
 -- of the job and its findings by key; job.room has, by key of the limit, the amounts that enforced limits leave. A step
 -- returns nil if its aspect violates no limit, false if no option helps, or a list of options. The second result, if
@@ -48,17 +48,7 @@ local function another(key, field, exists)
   end
 end
 
-local function partition_exists(job, name)
-  return job.parts and job.parts[name] ~= nil
-end
-
--- Returns whether the user may use a QOS; true if Slurm does not show the user's QOS.
-local function may_have_qos(job, name)
-  local names = job.desc.assoc_qos
-  return type(names) ~= "string" or names == "" or ("," .. names .. ","):find("," .. name .. ",", 1, true) ~= nil
-end
-
--- Returns the GPU types of partitions, as a set.
+-- The GPU types of partitions, as a set.
 local function types_of(partitions)
   local types = {}
   for name in string.gmatch(partitions, "[^,]+") do
@@ -174,7 +164,10 @@ local function fewer_whole_nodes(job, wrong)
       return lib.shapes.fewer_nodes(request, nodes)
     end
   end
-  if not job.asked_whole_nodes then
+  if job.fields and job.fields.shared then
+    -- A rule made the job exclusive, so only a smaller request helps.
+    return shared.form and lib.shapes.fit(request, shared.form, math.min(cap, shared.mgpu), job.room) or false
+  elseif not job.asked_whole_nodes then
     return false
   end
   -- A job that got GPUs only because its nodes were exclusive must now request GPUs.
@@ -301,8 +294,8 @@ local function less_time(job)
 end
 
 return {
-  another("partitions", "partition", partition_exists),
-  another("qos", "qos", may_have_qos),
+  another("partitions", "partition", lib.job.may_use_partition),
+  another("qos", "qos", lib.job.may_use_qos),
   another_type,
   fewer_whole_nodes,
   fewer_gpus,

@@ -1,10 +1,9 @@
--- requires: bundles, job, lending, limits, place, reserve, share, state, urgent
--- Lists the modules that judge each job, in order. Each module may read the fields that earlier modules added to the
--- job.
+-- requires: bundles, changes, job, lending, limits, place, reserve, share, state, urgent
+-- The modules that judge each job, in order. Each may read the fields that earlier modules added to the job.
 local _, lib = ...
 
 return {
-  lib.job,
+  lib.changes.present and lib.changes or lib.job,
   lib.lending,
   lib.urgent,
   lib.state,

@@ -195,7 +195,7 @@ function state_module.run(job, state)
   job.class = lib.sums.classify(state, job)
   job.on_error_deny = false
   for _, rule in ipairs(job.class.rules) do
-    if rule.mode == "enforce" and rule.on_error == "deny" and lib.scopes.in_force(rule, job) then
+    if rule.denies_errors and lib.scopes.in_force(rule, job) then
       job.on_error_deny = true
     end
   end

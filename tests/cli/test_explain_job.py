@@ -184,3 +184,14 @@ def test_the_reason_for_the_end_of_sharing_is_printed(tmp_path: Path) -> None:
 def test_an_incomplete_line_on_the_end_of_sharing_is_ignored() -> None:
     assert SharingEnd.of(1, {"beside": "7", "why": "x"}) is None
     assert SharingEnd.of(1, {"beside": "7", "gone": "me", "why": "x"}) is None
+
+
+def test_the_options_that_rules_set_are_printed(tmp_path: Path) -> None:
+    changes = "short:fit:--partition%3Ddebug%3Bnodes:observe:--nodes%3D2"
+    (tmp_path / "decisions.log").write_text(
+        LINE.format(zone="enforce:-:room").replace("rules=-", f"rules=- changes={changes}")
+    )
+    assert explained(tmp_path, "slurm-gpu/1 t=abc1", is_logged=True).splitlines()[1:3] == [
+        "  At submission, rule short set --partition=debug",
+        "  At submission, rule nodes would set --nodes=2 (mode: observe)",
+    ]

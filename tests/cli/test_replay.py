@@ -41,7 +41,7 @@ def replay(slurm_gpu: CommandLine, tmp_path: Path) -> CommandLine:
 def test_refused_jobs_are_listed_with_their_rules(replay: CommandLine) -> None:
     assert replay("policy", "replay", "--since", "1d") == 1
     assert replay.out.splitlines()[0] == "submissions: 3, refused: 1"
-    assert replay.rows()[3] == ["share", "1", "0", "1", "0"]
+    assert replay.rows()[3] == ["share", "1", "0", "0", "1", "0"]
     last = replay.rows()[-1]
     assert (last[0], last[1], last[2]) == ("18", "alice", "vision")
     assert "GPUs running + pending: used 2, limit 3, requested 2." in replay.out
@@ -132,3 +132,17 @@ def test_jobs_on_loan_are_counted(replay: CommandLine, tmp_path: Path) -> None:
         "gpu_hours",
         "qos",
     }
+
+
+def test_changed_jobs_are_counted_by_rule(replay: CommandLine, tmp_path: Path) -> None:
+    fit = tmp_path / "fit.yaml"
+    fit.write_text(
+        "version: 1\ngroups: {vision: {accounts: [vision]}}\n"
+        'rules:\n  - {id: all, for: vision, per: job, why: "So.", mode: fit, set: {partition: debug}}\n'
+    )
+    assert replay("policy", "replay", str(fit), "--since", "1d") == 0
+    assert replay.out.splitlines()[:2] == ["submissions: 3, refused: 0", "changed: 3"]
+    assert replay.rows()[-1] == ["all", "0", "0", "3", "2", "0"]
+    replay("policy", "replay", str(fit), "--since", "1d", "--json")
+    changed = json.loads(replay.out)["changed"]
+    assert [one["changes"][0]["option"] for one in changed] == ["--partition=debug"] * 3

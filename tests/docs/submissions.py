@@ -44,9 +44,11 @@ def submissions(policy: Path) -> list[Submission]:
 
 
 def named(policy: str, key: str) -> set[str]:
-    """Return the names under a key such as `partitions` in groups, limits, bundles and `manages:`."""
+    """Return the names under a key such as `partitions` in groups, limits, bundles, `manages:` and `set:`."""
     written: dict[str, Any] = yaml.safe_load(policy)
     parts = [part for rule in written.get("rules", ()) for part in (rule, *rule.get("tiers", ()))]
     tables = [*written["groups"].values(), *(part.get("limits", {}) for part in parts)]
     tables += [*written.get("bundles", {}).values(), written.get("manages", {})]
-    return {name for table in tables for name in table.get(key, ()) if "*" not in name}
+    names = {name for table in tables for name in table.get(key, ()) if "*" not in name}
+    options = [rule.get(section, {}) for rule in written.get("rules", ()) for section in ("set", "defaults")]
+    return names | {table[one] for table in options for one in (key, key.removesuffix("s")) if one in table}

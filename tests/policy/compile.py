@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from slurm_gpu.policy.language.job_changes import DefaultOptions, SetOptions
 from slurm_gpu.policy.language.job_conditions import JobConditions, JobSize
 from slurm_gpu.policy.language.limits import AT_LEAST, LIMITS, LimitUnit, Scope
 from slurm_gpu.policy.language.lua_literals import Plain
@@ -178,6 +179,8 @@ def _rule(rule: RuleModel) -> PolicyRule:
         limits=as_limits(rule.limits),
         at_least=as_minimums(rule.limits),
         options=_options(rule.options),
+        set=_set(rule),
+        defaults=_defaults(rule),
         tiers=() if rule.are_exceptions else tuple(tiers),
         mode=Mode(rule.mode),
         on_error=OnError(rule.on_error),
@@ -191,6 +194,20 @@ def _rule(rule: RuleModel) -> PolicyRule:
 
 def _options(options: Mapping[str, str]) -> dict[str, Need]:
     return {option: Need(need) for option, need in options.items()}
+
+
+def _set(rule: RuleModel) -> SetOptions | None:
+    given: Mapping[str, Any] = {} if rule.changes is None else rule.changes.always
+    return SetOptions(**given) if given else None
+
+
+def _defaults(rule: RuleModel) -> DefaultOptions | None:
+    given: Mapping[str, Any] = {} if rule.changes is None else rule.changes.by_default
+    return (
+        DefaultOptions(**{"walltime_s" if key == "walltime" else key: given[key] for key in given})
+        if given
+        else None
+    )
 
 
 def _jobs(jobs: JobsModel) -> JobConditions:

@@ -19,6 +19,7 @@ from .model import (
     PARTITIONS,
     SHARDS_PER_GPU,
     BundleModel,
+    ChangesModel,
     ExceptionModel,
     GroupModel,
     Limit,
@@ -157,7 +158,7 @@ def _is_between(dated: RuleModel | ExceptionModel | TierModel, moment: dt.dateti
 
 
 def admitted(policy: PolicyModel, job: Request, *, names_qos: bool = True) -> Request:
-    """Return the job as the policy admits it: fitted, and in the QOS that the policy assigns."""
+    """Return a job, after changes by rules, as the policy admits it: fitted, and in the assigned QOS."""
     job = fitted(policy.bundles, job)
     if names_qos or not policy.owners or job.mgpu == 0:
         return job
@@ -165,6 +166,127 @@ def admitted(policy: PolicyModel, job: Request, *, names_qos: bool = True) -> Re
     if own is not None and job.mgpu <= own.mgpu:
         return replace(job, qos=own.qos)
     return job if job.mgpu <= policy.unowned_mgpu else replace(job, qos="sg-loans")
+
+
+_NO_CHANGES = ChangesModel()
+# In the order of changes.
+CHANGEABLE = ("partition", "qos", "constraint", "exclusive", "nodes", "walltime")
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A submission as changed by the rules, the options that it did not name itself, and the changes."""
+
+    job: Request
+    given: frozenset[str] = frozenset()
+    findings: tuple[Finding, ...] = ()
+
+    def names(self, option: str, need: str, *, terse: bool) -> bool | None:
+        return True if option in self.given else self.job.names(option, need, terse=terse)
+
+
+def changed_by_rules(policy: PolicyModel, job: Request, now_s: int, *, terse: bool) -> Changed:
+    """Return a submission after the rules that change jobs, in their order."""
+    moment, found = policy.local(now_s), Changed(job)
+    for rule in policy.rules:
+        full = fitted(policy.bundles, found.job)
+        changes = rule.changes
+        if changes is None or not binds(rule, full, moment) or not in_force(policy, rule, full, now_s):
+            continue
+        for option in CHANGEABLE:
+            if option in changes.always and not _has(found.job, option, changes.always[option]):
+                found = _with_change(found, rule, option, changes.always[option])
+            if (
+                option in changes.by_default
+                and not (option in found.given or _names_value(found.job, option, terse=terse))
+                and not _has(found.job, option, changes.by_default[option])
+            ):
+                found = _with_change(found, rule, option, changes.by_default[option])
+        most = _limits_of(rule, found.job, moment).get("walltime")
+        if isinstance(most, tuple):
+            most = _of_steps(most, fitted(policy.bundles, found.job))
+        if most is not None and not isinstance(most, frozenset) and found.job.walltime_s > most:
+            found = _with_change(found, rule, "walltime", int(most))
+    return found
+
+
+def _names_value(job: Request, option: str, *, terse: bool) -> bool:
+    if option == "walltime":
+        return job.minutes is not None
+    if option == "nodes":
+        named = ((job.nodes or 1) > 1, job.most_nodes, job.listed_nodes, job.feature_nodes)
+        return any(named)
+    return bool(job.names(option, "required", terse=terse))
+
+
+def _has(job: Request, option: str, value: str | int) -> bool:
+    if option == "nodes":
+        return job.nodes == job.most_nodes == value
+    if option == "walltime":
+        return job.walltime_s == value
+    if option == "exclusive":
+        return job.exclusive
+    if option == "constraint":
+        return _satisfies(job.constraint or "", str(value))
+    return bool(getattr(job, option) == value)
+
+
+def _satisfies(own: str, wanted: str) -> bool:
+    """Return whether each node that satisfies a constraint certainly satisfies another one."""
+    if "(" in own:
+        return False
+    if "|" in own:
+        return set(own.split("|")) == set(wanted.split("|")) and "&" not in wanted
+    features = set(own.split("&"))
+    return any(features.issuperset(one.split("&")) for one in wanted.split("|"))
+
+
+def _with_change(before: Changed, rule: RuleModel, option: str, value: str | int) -> Changed:
+    """Return the job with an option if it can have it; only rules in mode fit change the job."""
+    job = before.job
+    own: dict[str, str | int | bool | None] = {option: value}
+    if option == "partition" and not PARTITIONS.keys() >= set(str(value).split(",")):
+        return before
+    if option == "walltime":
+        own = {"minutes": int(value) // 60}
+    elif option == "exclusive":
+        own = {option: True}
+    elif option == "constraint":
+        parts = [one for one in (job.constraint, str(value)) if one]
+        alternatives = [one for one in parts if "|" in one]
+        if job.feature_nodes or "(" in (job.constraint or "") or len(alternatives) > 1:
+            return before  # Slurm might reject or misread both together
+        is_list = bool(alternatives) and len(parts) > 1
+        own = {
+            option: "&".join(f"({one})" if "|" in one else one for one in parts)
+            if is_list
+            else "&".join(parts)
+        }
+    elif option == "nodes":
+        count = int(value)
+        if max(job.listed_nodes or 0, sum(job.feature_nodes)) > count:
+            return before
+        tasks = None if job.n_tasks is None else max(job.n_tasks, count)
+        each = job.cpus_per_task or 1
+        groups = count * (job.tasks_per_node or 1) if tasks is None else tasks
+        cpus = max(job.groups * each, job.min_cpus or 0, groups * each)
+        own = {"nodes": count, "most_nodes": count, "n_tasks": tasks, "min_cpus": cpus}
+        if _agrees(job) and not _agrees(replace(job, nodes=count, most_nodes=count, n_tasks=tasks)):
+            return before
+    findings = (*before.findings, Finding(rule.id, f"set:{option}", rule.mode, Outcome.OVER))
+    if rule.mode != "fit":
+        return replace(before, findings=findings)
+    after = replace(job, **own)  # type: ignore[arg-type]
+    given = before.given | {"time" if option == "walltime" else option}
+    return Changed(after, given, findings)
+
+
+def _agrees(job: Request) -> bool:
+    """Return whether the nodes agree with the GPUs of a job that requests GPUs per job and per node."""
+    if job.per_job is None or job.per_node is None:
+        return True
+    nodes, rest = divmod(job.per_job, job.per_node)
+    return rest == 0 and (job.nodes or 1) <= nodes <= (job.most_nodes or math.inf)
 
 
 def judge(
@@ -177,19 +299,22 @@ def judge(
 ) -> Judgement:
     """Judge a submission; `earlier` has the amounts of the earlier components of its het job."""
     moment = policy.local(known.now_s)
-    asked, job = job, admitted(policy, job, names_qos=names_qos)
+    asked = changed_by_rules(policy, job, known.now_s, terse=not names_qos)
+    job = admitted(policy, asked.job, names_qos=names_qos or "qos" in asked.given)
+    rules = [rule for rule in policy.rules if rule.changes is None]
     return Judgement(
         (
+            *asked.findings,
             *_of_bundles(policy.bundles, job),
             *(
                 _of_option(rule, option, asked.names(option, need, terse=not names_qos))
-                for rule in policy.rules
+                for rule in rules
                 if binds(rule, job, moment) and in_force(policy, rule, job, known.now_s)
                 for option, need in rule.options.items()
             ),
             *(
                 finding
-                for rule in policy.rules
+                for rule in rules
                 if binds(rule, job, moment) and in_force(policy, rule, job, known.now_s)
                 for finding in _of_rule(rule, job, known, moment, earlier)
             ),
@@ -266,6 +391,7 @@ def judge_change(policy: PolicyModel, before: Request, after: Request, known: Kn
     found = [
         finding
         for rule in policy.rules
+        if rule.changes is None
         if binds(rule, after, moment) and in_force(policy, rule, later, known.now_s)
         for finding in _of_rule(rule, after, known, moment)
         if not applied(rule)
@@ -305,7 +431,8 @@ def accepts_blind(policy: PolicyModel, job: Request, now_s: int) -> bool:
     return not any(
         binds(rule, job, policy.local(now_s))
         and in_force(policy, rule, job, now_s)
-        and (rule.mode, rule.on_error) == ("enforce", "deny")
+        and rule.mode in ("enforce", "fit")
+        and rule.on_error == "deny"
         for rule in policy.rules
     )
 

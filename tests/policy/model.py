@@ -88,6 +88,8 @@ class Request:
     mib_per_node: int | None = None
     mib_per_cpu: int | None = None
     mib_per_gpu: int | None = None
+    constraint: str | None = None
+    """--constraint, which the record of a queued job lacks; without the counts in `feature_nodes`."""
     begin_s: int | None = None
     """--begin, which the record of a queued job lacks."""
     exclusive: bool = False
@@ -237,7 +239,7 @@ class Request:
         named = {
             "account": not terse,
             "array": self.array_tasks is not None,
-            "constraint": bool(self.feature_nodes),
+            "constraint": bool(self.feature_nodes) or self.constraint is not None,
             "exclusive": self.exclusive,
             "gpu_type": self.names_types(need, ("per_job", "per_node", "per_task", "per_socket")),
             "mem": not (self.mib_per_node is self.mib_per_cpu is self.mib_per_gpu is None),
@@ -459,6 +461,14 @@ class JobsModel:
 
 
 @dataclass(frozen=True)
+class ChangesModel:
+    """Options that a rule sets, always or by default."""
+
+    always: Mapping[str, str | int] = field(default_factory=dict)
+    by_default: Mapping[str, str | int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class RuleModel:
     """One rule with the conditions of its group, or one part of a rule with tiers."""
 
@@ -485,6 +495,8 @@ class RuleModel:
     """GPU-hours and CPU-hours include those that pending and running jobs may still use."""
     carry_over: bool = False
     """Limits by period include the rest of the previous calendar period's limit."""
+    changes: ChangesModel | None = None
+    """In a rule that changes jobs; its only limit is that of the time limit."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Options that jobs must name (required) or must not name (forbidden)."""
     exceptions: Mapping[int, ExceptionModel] = field(default_factory=dict)

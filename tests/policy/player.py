@@ -22,6 +22,7 @@ from .judgement import (
     admitted,
     amounts_of_component,
     capped,
+    changed_by_rules,
     judge,
     judge_change,
 )
@@ -56,10 +57,12 @@ class Tally:
             self.counts[f"{key} {one.outcome.value}"] += 1
 
     def missing(self, met: Sequence[str]) -> list[str]:
-        """Return the required outcomes, of kinds of calls and of the limits in `met`, that never occurred."""
-        both = [key for key in met if key not in ("bundles", "hours of the run")]
+        """Return the required counts that are zero, of kinds of calls and of the limits in `met`."""
+        changes = [key for key in met if key.startswith("set:")]
+        both = [key for key in met if key not in ("bundles", "hours of the run", *changes)]
         wanted = ["one-gpu.shards over", "change by others accepted"]
         wanted += [f"{what} {how}" for what in _CALLS for how in ("accepted", "refused")]
+        wanted += [f"{key} over" for key in changes]
         wanted += [f"{key} cannot be checked" for key in met if key in PERIOD_LIMITS]
         if "bundles" in met:
             wanted += ["bundle.partitions over"]
@@ -206,12 +209,11 @@ class Player:
             self._compare(what, verdict, judgement, (request, desc))
             if not verdict.accepted:
                 return  # Slurm refuses the rest
-            job = capped(self.policy, admitted(self.policy, request, names_qos=not action.terse), self.now_s)
-            earlier.update(
-                amounts_of_component(
-                    self.policy, admitted(self.policy, request, names_qos=not action.terse), self.now_s
-                )
-            )
+            asked = changed_by_rules(self.policy, request, self.now_s, terse=action.terse)
+            names_qos = not action.terse or "qos" in asked.given
+            admitted_job = admitted(self.policy, asked.job, names_qos=names_qos)
+            job = capped(self.policy, admitted_job, self.now_s)
+            earlier.update(amounts_of_component(self.policy, admitted_job, self.now_s))
             if action.is_test_only:
                 self.test_only.append((self.now_s, job))
             else:
@@ -246,7 +248,8 @@ class Player:
         self.snapshot.unlink(missing_ok=True)
         self.script.set_jobs([{"job_id": 1, "job_state": "?"}])  # a state that is no number is an error
         verdict = self.script.submit(description(action.job, self.scenario.mark), PARTITIONS)
-        assert verdict.accepted == accepts_blind(self.policy, action.job, self.now_s), verdict
+        asked = changed_by_rules(self.policy, action.job, self.now_s, terse=False)
+        assert verdict.accepted == accepts_blind(self.policy, asked.job, self.now_s), verdict
         assert len(_errors(verdict)) == 1, verdict.log
         self.tally.note("blind", Judgement(()), verdict.accepted)
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from .model import (
     GPU_TYPES,
     BundleModel,
+    ChangesModel,
     ExceptionModel,
     GroupModel,
     JobsModel,
@@ -246,6 +247,48 @@ def _with_tiers(draw: st.DrawFn, rule: RuleModel, hours: bool) -> RuleModel:
     return replace(rule, limits=own, tiers=tuple(tiers), are_exceptions=are_exceptions)
 
 
+_SET: Mapping[str, st.SearchStrategy[str | int]] = {
+    "partition": st.sampled_from(["gpu", "long", "gpu,long", "closed"]),
+    "qos": st.sampled_from(["normal", "sg-long", "sg-loans"]),
+    "constraint": st.sampled_from(["big", "fast", "fast&big", "fast|slow"]),
+    "exclusive": st.just(True),
+    "nodes": st.integers(1, 4),
+}
+_DEFAULTS: Mapping[str, st.SearchStrategy[str | int]] = {
+    **{key: values for key, values in _SET.items() if key != "exclusive"},
+    "walltime": SECONDS,
+}
+CHANGES = tuple(f"set:{key}" for key in dict.fromkeys((*_SET, *_DEFAULTS)))
+_CHANGE_MODES = st.sampled_from(["fit", "fit", "fit", "advise", "observe"])
+_SOME_CHANGES = st.lists(st.sampled_from(CHANGES), min_size=1, max_size=3, unique=True)
+
+
+@st.composite
+def _changing(draw: st.DrawFn, name: str, keys: list[str]) -> RuleModel:
+    """Draw a rule that changes these options, such as set:qos."""
+    always, by_default, limits = {}, {}, {}
+    for key in (one.partition(":")[2] for one in keys):
+        if key in _SET and (key == "exclusive" or draw(st.booleans())):
+            always[key] = draw(_SET[key])
+        elif key == "walltime" and draw(st.booleans()):
+            limits[key] = draw(_DRAWN[key])
+        else:
+            by_default[key] = draw(_DEFAULTS[key])
+    mode = "fit" if limits and not (always or by_default) else draw(_CHANGE_MODES)
+    return RuleModel(
+        name,
+        "job",
+        mode,
+        on_error=draw(some_of("allow", "deny")),
+        kind=draw(some_of(None, None, "interactive", "batch")),
+        jobs=draw(_JOBS) if draw(st.booleans()) else None,
+        limits=limits,
+        changes=ChangesModel(always, by_default),
+        exceptions={draw(UIDS): ExceptionModel({"walltime": draw(SECONDS)})} if limits else {},
+        **draw(_SOME_CONDITIONS),
+    )
+
+
 @st.composite
 def rule_lists(draw: st.DrawFn, *, kinds: bool = True, hours: bool = True) -> list[RuleModel]:
     """Draw up to three rules, some with tiers.
@@ -253,6 +296,9 @@ def rule_lists(draw: st.DrawFn, *, kinds: bool = True, hours: bool = True) -> li
     `hours` allows limits on GPU-hours, and `kinds` allows sums over one kind of job.
     """
     rules = []
+    for number in range(draw(whole(0, 2))):
+        if draw(st.booleans()):
+            rules.append(draw(_changing(f"change{number}", draw(_SOME_CHANGES))))
     for number in range(draw(whole(0, 3))):
         per = draw(some_of("user", "account", "group", "job"))
         limits = draw(_full_limits_of(per, hours=hours))
@@ -298,6 +344,15 @@ BUNDLES = st.lists(
 )
 
 
+_OF_PARTITION = st.builds(
+    BundleModel,
+    name=st.just("cpu"),
+    mgpu=st.just(0),
+    partitions=st.sampled_from([frozenset({"gpu"}), frozenset({"long"})]),
+    mode=MODES,
+)
+
+
 OWNERS = st.lists(
     ACCOUNTS.flatmap(
         lambda account: st.builds(
@@ -320,6 +375,7 @@ LIMITS_TO_MEET = (
     *RUNNING_LIMITS,
     *MINIMUMS,
     *(f"option:{option}" for option in OPTIONS),
+    *CHANGES,
 )
 _HOURS_OF_RUNS = whens(st.just(True))
 
@@ -328,6 +384,9 @@ _HOURS_OF_RUNS = whens(st.just(True))
 def policies(draw: st.DrawFn, meets: str) -> PolicyModel:
     """Draw rules, a time zone, sometimes bundles or owners, and always a limit of kind `meets`."""
     bundles = draw(BUNDLES) if meets == "bundles" or draw(whole(0, 2)) == 0 else []
+    if meets == "bundles":
+        # Without another bundle for them, jobs without GPUs may use only this one's partitions.
+        bundles = [one for one in bundles if one.mgpu or draw(st.booleans())] + [draw(_OF_PARTITION)]
     rules = draw(_RULE_LISTS)
     if meets == "hours of the run":
         limits = draw(limits_of("job"))
@@ -335,6 +394,9 @@ def policies(draw: st.DrawFn, meets: str) -> PolicyModel:
             RuleModel("rule-met", "job", draw(MODES), limits=limits, when=draw(_HOURS_OF_RUNS)),
             *rules,
         ]
+    elif meets in CHANGES:
+        met = replace(draw(_changing("rule-met", [meets])), jobs=None)
+        rules = [met, *rules]
     elif meets.startswith("option:"):
         options = {meets.partition(":")[2]: draw(some_of("required", "forbidden"))}
         rules = [RuleModel("rule-met", "job", draw(MODES), options=options), *rules]

@@ -83,7 +83,7 @@ def description(request: Request, mark: str = "/", *, terse: bool = False) -> di
         "shared": 0 if request.exclusive else None,
         "begin_time": request.begin_s,
         "req_nodes": None if request.listed_nodes is None else f"m,n[1-{request.listed_nodes - 1}]",
-        "features": f"[{counts}]" if counts else None,
+        "features": f"[{counts}]" if counts else request.constraint,
     }
     desc |= {field: value for field, value in given.items() if value is not None}
     if request.array_tasks is not None:

@@ -96,7 +96,8 @@ def every_request(draw: st.DrawFn) -> Request:
     qos = draw(some_of("normal", "normal", "sg-long", "normal,sg-long", "other,normal"))
     begin_s = draw(BEGINS) if draw(whole(0, 3)) == 0 else None
     minutes = draw(some_of(0, 3000)) if draw(whole(0, 9)) == 0 else request.minutes
-    request = replace(request, qos=qos, minutes=minutes, begin_s=begin_s)
+    constraint = draw(some_of(None, None, "big", "big&fast", "big|fast"))
+    request = replace(request, qos=qos, minutes=minutes, begin_s=begin_s, constraint=constraint)
     match draw(some_of("", "", "", "socket", "by task", "mps", "per node", "exclusive", "both", "named")):
         case "socket" if request.per_job is not None:
             asked = replace(request, per_job=None, per_socket=draw(whole(1, 3)))
@@ -115,7 +116,14 @@ def every_request(draw: st.DrawFn) -> Request:
             return replace(request, per_job=draw(whole(1, 12)))
         case "named":
             listed, counts = draw(some_of(None, 2, 3)), draw(some_of((), (2,), (1, 3)))
-            return replace(request, nodes=None, most_nodes=None, listed_nodes=listed, feature_nodes=counts)
+            return replace(
+                request,
+                nodes=None,
+                most_nodes=None,
+                listed_nodes=listed,
+                feature_nodes=counts,
+                constraint=None,
+            )
     return request
 
 

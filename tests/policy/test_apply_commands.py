@@ -104,8 +104,8 @@ def test_status_counts_decisions_by_rule(cluster: Cluster, capsys: pytest.Captur
     assert cluster.run("status") == 0
     printed = capsys.readouterr().out.splitlines()[:-1]
     assert printed[-3] == "Decisions since 2026-11-21 12:15:42 UTC: 1 accepted, 1 refused"
-    assert printed[-2].split() == ["RULE", "REFUSED", "ADVISED", "OBSERVED", "ERRORS"]
-    assert printed[-1].split() == ["share", "1", "0", "0", "0"]
+    assert printed[-2].split() == ["RULE", "REFUSED", "CHANGED", "ADVISED", "OBSERVED", "ERRORS"]
+    assert printed[-1].split() == ["share", "1", "0", "0", "0", "0"]
     cluster.run("status", "--json")
     decisions = json.loads(capsys.readouterr().out)["decisions"]
     assert (decisions["accepted"], decisions["rules"]["share"]["refused"]) == (1, 1)

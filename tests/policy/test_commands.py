@@ -394,6 +394,41 @@ def test_explain_reports_refusals_by_slurm_itself(
     assert "'qsub' is neither a command (sbatch, srun, salloc) nor" in capsys.readouterr().err
 
 
+ROUTES = """\
+version: 1
+groups: {all: {}}
+rules:
+  - {id: short, for: all, per: job, why: "Soon.", mode: fit,
+     jobs: {at_most: {walltime: 1h}}, set: {partition: %s}}
+  - {id: later, for: all, per: job, why: "Perhaps.", set: {qos: low}}
+"""
+
+
+def test_explain_shows_changes_and_checks_the_changed_job(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = ("sbatch", "--gpus=1", "--time=1:00:00", "--partition=gpu", "--wrap=true")
+    partitions = [
+        submission.Partition(name="gpu", is_default=True, default_time_s=3600, max_time_s=None),
+        submission.Partition(name="debug", is_default=False, default_time_s=60, max_time_s=1800),
+    ]
+    monkeypatch.setattr("slurm_gpu.cli.policy.explain.read_partitions", lambda run: partitions)
+    answers = []
+    for partition in ("gpu", "debug"):
+        (cluster.root / "policy.yaml").write_text(ROUTES % partition)
+        cluster.apply()
+        capsys.readouterr()
+        cluster.run("explain", "--json", "--", *job)
+        answers.append(json.loads(capsys.readouterr().out))
+    change = {"rule": "short", "mode": "fit", "option": "--partition=debug", "was": "gpu"}
+    other = {"rule": "later", "mode": "observe", "option": "--qos=low", "was": None}
+    assert [answer["changes"] for answer in answers] == [[other], [change, other]]
+    assert answers[1]["messages"] == ["Rule short sets --partition=debug (was gpu): Soon."]
+    assert answers[1]["notes"][-1] == "rule later would set --qos=low (mode: observe)"
+    # The changed job, not the one that the user submitted, is what Slurm checks.
+    assert [[note for note in one["notes"] if "30" in note] != [] for one in answers] == [False, True]
+
+
 def test_explain_describes_the_zone_of_an_accepted_job_only(
     cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,7 +62,7 @@ def test_exact_amounts_are_minimums_and_maximums() -> None:
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        ("mode: enforce", "p.yaml:9:5: rule 1 lacks limits, at_least, exactly or options"),
+        ("mode: enforce", "p.yaml:9:5: rule 1 lacks limits, at_least, exactly, options, set or defaults"),
         ("at_least: {}", "at_least of rule 1 is empty; allowed: gpus, gpus_per_node, nodes"),
         ("at_least: {array_tasks: 2}", "'array_tasks' is not a setting"),
         (

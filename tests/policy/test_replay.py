@@ -230,3 +230,38 @@ urgent: {for: [leads], jobs_running: 1, why: "Deadlines."}
     result = replay(job(1, qos="urgent"), job(2, qos="urgent", user="bob", uid=1002), text=text)
     assert refused_ids(result) == [2]
     assert any("records do not contain reasons" in remark for remark in without_unknown(compiled(text))[1])
+
+
+ROUTING = """\
+version: 1
+mode: enforce
+groups: {everyone: {}, debug: {partitions: [debug]}}
+rules:
+  - {id: short, for: everyone, per: job, why: "Soon.", mode: fit,
+     jobs: {at_most: {walltime: 1h}}, set: {partition: debug}}
+  - {id: time, for: everyone, per: job, why: "Turns.", mode: fit,
+     limits: {walltime: 1d}, defaults: {walltime: 4h}}
+  - {id: two, for: debug, per: user, why: "Two each.", limits: {jobs_total: 2}}
+"""
+
+
+def test_jobs_count_in_the_partition_that_a_rule_sets() -> None:
+    result = replay(
+        *(job(number, number, time_limit_s=HOUR) for number in (1, 2, 3)),
+        job(4, 4, time_limit_s=48 * HOUR),
+        job(5, 5),
+        text=ROUTING,
+    )
+    assert [(one.first.job_id, one.rules) for one in result.refused] == [(3, ("two",))]
+    changed = [(one.first.job_id, one.partition, *map(str, one.changes)) for one in result.changed]
+    assert changed == [
+        (1, "debug", "rule short set --partition=debug (was gpu)"),
+        (2, "debug", "rule short set --partition=debug (was gpu)"),
+        (4, "gpu", "rule time set --time=1-00:00:00 (was 2-00:00:00)"),
+    ]
+    assert result.errors == []
+
+
+def test_defaults_are_left_out_since_records_do_not_show_what_a_job_named() -> None:
+    _, remarks = without_unknown(compiled(ROUTING))
+    assert remarks == ["defaults of rule time are left out: records do not contain options"]

@@ -70,7 +70,9 @@ def asked(site: CommandSite, words: Sequence[str]) -> ForecastQuestion:
         )
     try:
         answer = judge_by_policy(site, read_active(site), request, submitter, defaults, partitions, nodes)
-        policy_verdict, notes = answer.verdict, list(answer.notes)
+        policy_verdict, notes, request = answer.verdict, list(answer.notes), answer.request
+        description = request.description(*submitter, known_gpu_types(nodes))
+        partition = str(description.get("partition") or default).partition(",")[0]
     except OutsideError as error:
         policy_verdict, notes = None, [f"the policy was not checked: {error}"]
     qos = None if policy_verdict is None else policy_verdict.desc.get("qos")
@@ -101,7 +103,7 @@ def asked(site: CommandSite, words: Sequence[str]) -> ForecastQuestion:
             "partition": partition,
             "account": account,
             **amounts,
-            "time_limit_s": limits[partition] if minutes is None else minutes * 60,
+            "time_limit_s": limits.get(partition) if minutes is None else minutes * 60,
         },
         never=never,
         policy=policy_verdict,

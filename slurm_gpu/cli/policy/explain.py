@@ -62,6 +62,7 @@ def explain(
     defaults = read_user_defaults(name, request.options.get("account"), site.run)
     result = judge_by_policy(site, active, request, (uid, name), defaults, partitions, nodes)
     verdict = result.verdict
+    request = result.request
     cluster = read_cluster(
         site, active.settings, nodes, partitions, request, name, defaults, verdict.desc.get("qos")
     )
@@ -72,6 +73,7 @@ def explain(
         notes.append(
             f"Slurm itself would accept the job, but would currently let it wait indefinitely: {reason}"
         )
+    notes += [f"{change}" for change in verdict.changes if change.mode == "observe"]
     accepted = verdict.accepted and not refusals
     if as_json:
         answer = {
@@ -81,6 +83,7 @@ def explain(
             "slurm": refusals,
             "notes": notes,
             "considered": [asdict(limit) for limit in verdict.considered],
+            "changes": [asdict(change) for change in verdict.changes],
             "placed": None if verdict.placed is None else asdict(verdict.placed),
         }
         click.echo(json.dumps(answer, indent=2))

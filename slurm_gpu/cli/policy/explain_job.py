@@ -25,7 +25,7 @@ from slurm_gpu.policy.lua.colocation import in_words
 from slurm_gpu.policy.lua.decisions import find_decision, find_endings
 from slurm_gpu.policy.lua.install import SCRIPT_NAME
 from slurm_gpu.policy.lua.installed import read_policy_in_force
-from slurm_gpu.policy.lua.script import ZoneDecision
+from slurm_gpu.policy.lua.script import Change, ZoneDecision
 from slurm_gpu.text.cells import moment, text
 
 _COMMENT = re.compile(r"slurm-gpu/1 t=(?P<token>\w+)(?: \w=\S+)*")
@@ -86,6 +86,8 @@ class JobDecision:
     """The current sharing of a GPU, as recorded by slurm-gpuctld on this host."""
     endings: tuple[SharingEnd, ...] = ()
     """The ends of the job's GPU sharing, in order of time."""
+    changes: tuple[Change, ...] = ()
+    """The options that rules set, or would have set, at submission."""
 
 
 def explain_submitted(site: CommandSite, job_id: int, *, as_json: bool) -> None:
@@ -139,6 +141,7 @@ def decision_of(job: ExplainedJob, logged: Mapping[str, str] | None) -> JobDecis
         own,
         urgent,
         share=(logged or {}).get("share", share),
+        changes=Change.read_all((logged or {}).get("changes", "")),
     )
 
 
@@ -191,6 +194,8 @@ def lines(decision: JobDecision, *, is_logged: bool, zone: ZoneInfo = _UTC) -> I
         return
     if decision.nearest_rule is not None:
         yield f"  Nearest limit when it was submitted: rule {decision.nearest_rule}"
+    for change in decision.changes:
+        yield f"  At submission, {text(str(change))}"
     if decision.urgent is not None:
         yield f"  It is urgent: {text(decision.urgent)}"
     if decision.share is not None:

@@ -23,6 +23,8 @@ from slurm_gpu.text.units import format_duration, format_mgpu
 
 COLUMNS = ("rule", "limit on", "for", "used", "limit", "left", "")
 LENDING_COLUMNS = ("owner", "owns", "uses itself", "lends", "borrows", "back within")
+# Notes on rules that do not refuse jobs.
+_MODE = {"observe": "observed only", "advise": "advice only", "fit": "longer jobs are shortened"}
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
@@ -117,7 +119,7 @@ def _notes(line: QuotaLine, zone: ZoneInfo) -> Iterator[str]:
     if line.carried:
         yield f"{limit_amount(line.kind, line.carried)} carried over"
     if rule.mode != "enforce":
-        yield "advice only" if rule.mode == "advise" else "observed only"
+        yield _MODE[rule.mode]
     if rule.jobs is not None:
         yield f"jobs {rule.jobs['text']}"
     if rule.kind is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,9 +39,9 @@ from slurm_gpu.text.units import counted
 if TYPE_CHECKING:  # httpx takes longer to import than `policy check` takes to run
     from slurm_gpu.client.database_client import Run
 
-_SUMMARY = ("rule", "refused", "advised", "users", "GPU-hours")
+_SUMMARY = ("rule", "refused", "advised", "changed", "users", "GPU-hours")
 _COLUMNS = ("job", "user", "account", "submitted", "tasks", "nGPU", "GPU-hours", "rule", "why")
-_RIGHT = ("refused", "advised", "users", "tasks", "nGPU", "GPU-hours")
+_RIGHT = ("refused", "advised", "changed", "users", "tasks", "nGPU", "GPU-hours")
 
 
 @click.command(short_help="List recorded jobs that FILE would refuse.")
@@ -152,6 +152,8 @@ def _print(result: PolicyReplay, zone: ZoneInfo, limit: int) -> None:
         click.echo(
             f"on loan: {len(result.on_loan)} (they used {hours(_gpu_hours(result.on_loan))} GPU-hours)"
         )
+    if changed := result.changed:
+        click.echo(f"changed: {len(changed)}")
     if rules := list(_by_rule(result.judgements)):
         click.echo()
         print_table(_SUMMARY, rules, right=_RIGHT, whole=("rule",))
@@ -165,12 +167,14 @@ def _print(result: PolicyReplay, zone: ZoneInfo, limit: int) -> None:
 def _by_rule(judgements: Iterable[Judgement]) -> Iterator[tuple[str, ...]]:
     rules: dict[str, list[Judgement]] = {}
     for judgement in judgements:
-        for rule in judgement.rules:
+        for rule in dict.fromkeys((*judgement.rules, *(change.rule for change in judgement.changes))):
             rules.setdefault(rule, []).append(judgement)
     for rule, found in rules.items():
-        refused = [judgement for judgement in found if not judgement.accepted]
+        objected = [judgement for judgement in found if rule in judgement.rules]
+        refused = [judgement for judgement in objected if not judgement.accepted]
         users = {judgement.first.user for judgement in found}
-        numbers = (str(len(refused)), str(len(found) - len(refused)), str(len(users)))
+        counts = (len(refused), len(objected) - len(refused), len(found) - len(objected), len(users))
+        numbers = tuple(map(str, counts))
         yield (rule, *numbers, hours(_gpu_hours(refused)))
 
 
@@ -227,6 +231,16 @@ def _to_json(result: PolicyReplay, remarks: list[str]) -> dict[str, Any]:
                 "qos": judgement.qos,
             }
             for judgement in result.on_loan
+        ],
+        "changed": [
+            {
+                "id": judgement.first.label,
+                "user": judgement.first.user,
+                "account": judgement.first.account,
+                "tasks": len(judgement.jobs),
+                "changes": [asdict(change) for change in judgement.changes],
+            }
+            for judgement in result.changed
         ],
         "advised": sum(1 for judgement in result.judgements if judgement.accepted and judgement.rules),
         "left_out": remarks,

@@ -53,7 +53,7 @@ def model_starts(
     since_s: int,
     until_s: int | None,
 ) -> Starts:
-    """Simulate the jobs that the policy accepts, each in the QOS that it would have under the policy.
+    """Simulate the jobs that the policy accepts, each in its QOS and partition under the policy.
 
     `unenforced` contains the limits that nothing enforces; the model ignores them.
     """
@@ -62,10 +62,12 @@ def model_starts(
     until_s = int(now_s) if until_s is None else until_s
     users = PastUsers()
     refused = {job.job_id for one in judgements if not one.accepted for job in one.jobs}
-    qos = {job.job_id: one.qos for one in judgements if one.accepted for job in one.jobs}
+    places = {job.job_id: one for one in judgements if one.accepted for job in one.jobs}
     past_runs = [past_run(run, users) for run in runs]
     let_in: list[PastRun] = [
-        replace(past, qos=qos.get(run.job_id, past.qos))
+        past
+        if (place := places.get(run.job_id)) is None
+        else replace(past, qos=place.qos, partition=place.partition)
         for run, past in zip(runs, past_runs, strict=True)
         if run.job_id not in refused
     ]

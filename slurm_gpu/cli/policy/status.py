@@ -181,9 +181,9 @@ def _print_counts(counts: DecisionCounts, since_s: int) -> None:
         f"{counts.accepted} accepted, {counts.refused} refused{failed}"
     )
     if counts.rules:
-        columns = ("RULE", "REFUSED", "ADVISED", "OBSERVED", "ERRORS")
+        columns = ("RULE", "REFUSED", "CHANGED", "ADVISED", "OBSERVED", "ERRORS")
         rows = [
-            (rule, *map(str, (one.refused, one.advised, one.observed, one.errors)))
+            (rule, *map(str, (one.refused, one.changed, one.advised, one.observed, one.errors)))
             for rule, one in counts.rules.items()
         ]
         print_table(columns, rows, right=columns[1:])

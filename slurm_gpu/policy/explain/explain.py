@@ -45,6 +45,8 @@ class Explanation:
 
     verdict: ScriptDecision
     notes: tuple[str, ...]
+    # The request with the options that rules set.
+    request: SbatchRequest
 
 
 def explain(
@@ -82,7 +84,8 @@ def explain(
             tres_notation(desc, version), [partition_record(partition) for partition in partitions]
         )
         broken = [text for level, text in verdict.log if level == "error"]
-        answers.append(Explanation(verdict, (*policy.not_here, *broken)))
+        made = request.with_options(change.option for change in verdict.changes if change.is_made)
+        answers.append(Explanation(verdict, (*policy.not_here, *broken), made))
         if not any(text.startswith("slurm-gpu: ") for text in broken):
             break
     return answers[-1]

@@ -17,7 +17,7 @@ from slurm_gpu.policy.language.hour_sums import UNITS
 from slurm_gpu.policy.language.limits import AT_LEAST, LIMITS
 from slurm_gpu.policy.language.lua_literals import Plain
 from slurm_gpu.policy.lua.bundle import build_bundle
-from slurm_gpu.policy.lua.script import PolicyScript, ScalarFields
+from slurm_gpu.policy.lua.script import Change, PolicyScript, ScalarFields
 from slurm_gpu.slurm.job_desc import INFINITE, NO_VAL
 from slurm_gpu.slurm.tres import SHARED_GRES, amount, uses_gpus
 from slurm_gpu.text.units import counted
@@ -86,8 +86,11 @@ class Judgement:
     # The rules that refused the submission or warned about it.
     rules: tuple[str, ...]
     messages: tuple[str, ...]
-    # The QOS in which the job would have run.
+    # The QOS and the partitions in which the job would have run.
     qos: str = ""
+    partition: str = ""
+    # The options that rules set.
+    changes: tuple[Change, ...] = ()
 
     @property
     def first(self) -> PastJob:
@@ -108,6 +111,11 @@ class PolicyReplay:
     def refused(self) -> list[Judgement]:
         """Return the refused submissions."""
         return [judgement for judgement in self.judgements if not judgement.accepted]
+
+    @property
+    def changed(self) -> list[Judgement]:
+        """Return the accepted submissions that rules would have changed."""
+        return [judgement for judgement in self.judgements if judgement.accepted and judgement.changes]
 
     @property
     def on_loan(self) -> list[Judgement]:
@@ -142,6 +150,9 @@ def without_unknown(compiled: Mapping[str, Plain]) -> tuple[dict[str, Plain], li
             remarks.append(f"{key} of rule {rule['id']} is left out: records do not contain {what}")
         if kept.pop("options", None):
             remarks.append(f"options of rule {rule['id']} are left out: records do not contain options")
+        if (changes := _table(rule.get("changes"))).get("defaults"):
+            kept["changes"] = {**changes, "defaults": {}}
+            remarks.append(f"defaults of rule {rule['id']} are left out: records do not contain options")
         kept["limits"] = _recorded(limits)
         kept["exceptions"] = {
             uid: {**own, "limits": _recorded(own["limits"])}
@@ -188,6 +199,7 @@ def judge_past(compiled: Mapping[str, Plain], jobs: Iterable[PastJob], since_s: 
     """Judge every submission from `since_s` on; earlier jobs only fill the queue."""
     clock = _Clock()
     script = PolicyScript(build_bundle(compiled), now=clock)
+    set_by_rules = {name for rule in _tables(compiled["rules"]) for name in _partitions_set_by(rule)}
     owners = _tables(_table(compiled.get("lending")).get("owners"))
     loans, own = ({str(owner[key]) for owner in owners} for key in ("lend_in", "qos"))
     queue, result = _Queue(script), PolicyReplay(loans=frozenset(loans))
@@ -196,7 +208,7 @@ def judge_past(compiled: Mapping[str, Plain], jobs: Iterable[PastJob], since_s: 
         clock.now_s = first.submit_s
         queue.advance_to(first.submit_s)
         if first.submit_s < since_s:
-            queue.add(submission, "", first.qos)
+            queue.add(submission, "", first.qos, first.partition)
             continue
         description = _description(submission)
         if owners and first.qos not in loans:
@@ -205,15 +217,19 @@ def judge_past(compiled: Mapping[str, Plain], jobs: Iterable[PastJob], since_s: 
                 "qos": None,
                 "default_qos": _NORMAL if first.qos in own else first.qos,
             }
-        verdict = script.submit(description, _partitions(first.partition))
+        verdict = script.submit(description, _partitions({*first.partition.split(","), *set_by_rules}))
         qos = str(verdict.desc.get("qos") or description.get("default_qos") or first.qos)
         result.errors += [
             text for level, text in verdict.log if level == "error" and text not in result.errors
         ]
         rules = dict.fromkeys(name for line in verdict.messages if (name := _rule_in(line)) is not None)
-        result.judgements.append(Judgement(submission, verdict.accepted, tuple(rules), verdict.messages, qos))
+        partition = str(verdict.desc.get("partition") or first.partition)
+        made = tuple(change for change in verdict.changes if change.is_made)
+        result.judgements.append(
+            Judgement(submission, verdict.accepted, tuple(rules), verdict.messages, qos, partition, made)
+        )
         if verdict.accepted:
-            queue.add(submission, str(verdict.desc.get("admin_comment") or ""), qos)
+            queue.add(submission, str(verdict.desc.get("admin_comment") or ""), qos, partition)
     return result
 
 
@@ -235,10 +251,10 @@ class _Queue:
         self._jobs: dict[int, tuple[PastJob, str]] = {}
         self._changed: dict[int, Mapping[str, Any] | None] = {}
 
-    def add(self, submission: Sequence[PastJob], admin_comment: str, qos: str) -> None:
-        """Add the jobs of a submission as pending in a QOS."""
+    def add(self, submission: Sequence[PastJob], admin_comment: str, qos: str, partition: str) -> None:
+        """Add the jobs of a submission as pending in a QOS and a partition."""
         for recorded in submission:
-            job = replace(recorded, qos=qos)
+            job = replace(recorded, qos=qos, partition=partition)
             self._jobs[job.job_id] = job, admin_comment
             self._changed[job.job_id] = _record(job, 0, admin_comment)
             if job.start_s is not None:
@@ -351,10 +367,15 @@ def _total(name: str, amount: float) -> str:
     return f"{name}={amount:.0f}{'M' if name == 'mem' else ''}"
 
 
-def _partitions(names: str) -> list[ScalarFields]:
+def _partitions_set_by(rule: Mapping[str, Any]) -> list[str]:
+    options = _table(_table(rule.get("changes")).get("set"))
+    return str(options["partition"]).split(",") if options.get("partition") else []
+
+
+def _partitions(names: Iterable[str]) -> list[ScalarFields]:
     return [
         {"name": name, "flag_default": 0, "default_time": NO_VAL, "max_time": INFINITE, "max_share": 1}
-        for name in names.split(",")
+        for name in names
     ]
 
 

@@ -14,8 +14,8 @@ import re
 import shlex
 import socket
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -102,6 +102,11 @@ class SbatchRequest:
     words: Sequence[str] = ()
     # The environment of the command.
     environ: Mapping[str, str] = field(default_factory=dict)
+
+    def with_options(self, options: Iterable[str]) -> SbatchRequest:
+        """Return the request with further options, such as --partition=debug, instead of those given."""
+        pairs = (option.removeprefix("--").partition("=") for option in options)
+        return replace(self, options={**self.options, **{name: value.strip("'") for name, _, value in pairs}})
 
     def description(self, user_id: int, user_name: str, gpu_types: Collection[str] = ()) -> dict[str, Any]:
         """Return the fields of job_desc that the command sets.

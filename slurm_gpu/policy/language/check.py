@@ -18,6 +18,7 @@ from slurm_gpu.config.yaml_source import Location, YamlSource, read_yaml
 from slurm_gpu.errors import InvalidFileError
 from slurm_gpu.policy.language.adjustments import Moved, read_moves, with_moves
 from slurm_gpu.policy.language.check_adjust import check_adjust
+from slurm_gpu.policy.language.check_changes import CHANGES, check_changes
 from slurm_gpu.policy.language.hour_sums import UNITS
 from slurm_gpu.policy.language.limits import AT_LEAST, LIMITS, LimitUnit, flat_amounts, with_exact
 from slurm_gpu.policy.language.membership import has_wildcard
@@ -137,7 +138,7 @@ class _Check(Decoder):
         if not self.has(*at, "tiers"):
             if not self.has(*at, "for") and isinstance(self.at(*at), dict):
                 self.fail(at, f"{name_of(at)} lacks for; write for: a text")
-            self.lacks(at, (*_AMOUNTS, "options"))
+            self.lacks(at, (*_AMOUNTS, "options", *CHANGES))
         for key in (*_AMOUNTS, "options") if self.has(*at, "tiers") else ():
             if self.has(*at, key):
                 message = f"{key}: this rule has tiers; write it in a tier"
@@ -159,6 +160,7 @@ class _Check(Decoder):
             rule = replace(rule, mode=policy.mode)
         if not self.has(*at, "on_error"):
             rule = replace(rule, on_error=policy.on_error)
+        check_changes(self, rule)
         rule = with_exact(replace(rule, tiers=tuple(map(with_exact, rule.tiers or ()))))
         return check_adjust(self, rule) if self.has(*at, "adjust") else rule
 
@@ -232,7 +234,7 @@ class _Check(Decoder):
             self.fail_once((*rule.location, "tiers"), "tiers: no tier has limits", key=True)
 
     def limits_per(self, at: Location, per: Per) -> None:
-        for section in ("at_least", "exactly", "options", "jobs"):
+        for section in ("at_least", "exactly", "options", "jobs", *CHANGES):
             if per is not Per.JOB and self.has(*at, section):
                 hint = "write it in a rule with per: job"
                 self.fail(

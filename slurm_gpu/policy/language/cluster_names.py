@@ -1,7 +1,8 @@
-"""Find partitions and GPU types that a policy names but the cluster lacks, often because of misspellings."""
+"""Find partitions, GPU types and features that a policy names but the cluster lacks."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator
 
 from slurm_gpu.config.yaml_source import Location, YamlSource
@@ -18,16 +19,18 @@ _Named = tuple[Location, str]
 def unknown_to_cluster(
     policy: Policy, source: YamlSource, nodes: Iterable[SlurmNode]
 ) -> tuple[InputError, ...]:
-    """Return errors for partitions and GPU types that no node has, in the order of the file.
+    """Return errors for partitions, GPU types and features that no node has, in the order of the file.
 
-    Partitions (or GPU types) are not checked if no node reports any.
+    Partitions (or GPU types, or features) are not checked if no node reports any.
     """
     nodes = list(nodes)
     partitions = {partition for node in nodes for partition in node.partitions}
     types = {gpu_type.lower() for node in nodes for gpu_type in node.gpus if gpu_type}
+    features = {feature for node in nodes for feature in node.features}
     found = [
         *_unknown(_partitions(policy), partitions, "no node is in partition {}"),
         *_unknown(_gpu_types(policy), types, "no node has a GPU of type {}"),
+        *_unknown(_features(policy), features, "no node has the feature {}"),
     ]
     errors = [source.error(location, message, key=True) for location, message in found]
     return tuple(sorted(errors, key=lambda error: (error.line, error.column)))
@@ -50,6 +53,26 @@ def _partitions(policy: Policy) -> Iterator[_Named]:
     for location, limits in _all_limits(policy):
         for index, name in enumerate(limits.partitions or ()):
             yield (*location, "partitions", index), name
+    for location, key, value in changed_options(policy):
+        for name in value.split(",") if key == "partition" else ():
+            yield location, name
+
+
+def _features(policy: Policy) -> Iterator[_Named]:
+    for location, key, value in changed_options(policy):
+        if key == "constraint":
+            for name in re.split("[&|]", value):
+                yield location, name
+
+
+def changed_options(policy: Policy) -> Iterator[tuple[Location, str, str]]:
+    """Yield the location, option and name of each partition, QOS and constraint that rules set."""
+    for rule in whole_rules(policy):
+        for section, options in (("set", rule.set), ("defaults", rule.defaults)):
+            for key in ("partition", "qos", "constraint") if options is not None else ():
+                value = getattr(options, key)
+                if value is not None:
+                    yield (*rule.location, section, key), key, value
 
 
 def _gpu_types(policy: Policy) -> Iterator[_Named]:

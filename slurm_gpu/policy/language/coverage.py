@@ -13,7 +13,7 @@ from slurm_gpu.policy.language.membership import CONDITIONS, has_wildcard, is_am
 from slurm_gpu.policy.language.model import Group, Mode, Per, Policy, PolicyRule
 from slurm_gpu.policy.language.periods import includes
 
-_STRENGTH = {Mode.OBSERVE: 0, Mode.ADVISE: 1, Mode.ENFORCE: 2}
+_STRENGTH = {Mode.OBSERVE: 0, Mode.ADVISE: 1, Mode.FIT: 2, Mode.ENFORCE: 2}
 
 # Scope → itself and all wider scopes: a group's sum includes those of its users and accounts, and each sum
 # includes a single job. The jobs of a user may be in several accounts.
@@ -70,6 +70,8 @@ def covered_limits(policy: Policy) -> Iterator[CoveredLimit]:
 
 def binds_whenever(policy: Policy, wider: PolicyRule, rule: PolicyRule) -> bool:
     """Return whether `wider` applies to every job to which `rule` applies, in a mode at least as strict."""
+    if (wider.mode is Mode.FIT) != (rule.mode is Mode.FIT):
+        return False  # one shortens jobs, and the other refuses them
     return (
         is_within(policy, rule.group, wider.group)
         and _STRENGTH[wider.mode] >= _STRENGTH[rule.mode]

@@ -264,8 +264,9 @@ def flat_amounts(of: PolicyRule | Tier | RuleException) -> dict[str, Plain]:
 
 
 def is_empty(of: PolicyRule | Tier) -> bool:
-    """Return whether a rule or tier sets no limits, minimums or options."""
-    return not flat_amounts(of) and not of.options
+    """Return whether a rule or tier allows everything and changes no job."""
+    changes = isinstance(of, PolicyRule) and (of.set is not None or of.defaults is not None)
+    return not (flat_amounts(of) or of.options or changes)
 
 
 def with_exact(of: HasAmounts) -> HasAmounts:

@@ -17,6 +17,7 @@ from slurm_gpu.colocation.learned import LEARNED_PLANNERS
 from slurm_gpu.config.decoder import REQUIRED, FromPlace, Items, Key, OneOrTable
 from slurm_gpu.config.value_types import ValueType, choice, duration, fixed, number, path, whole_number
 from slurm_gpu.config.yaml_source import Location
+from slurm_gpu.policy.language.job_changes import DefaultOptions, SetOptions
 from slurm_gpu.policy.language.job_conditions import JobConditions
 from slurm_gpu.policy.language.value_types import (
     ACCOUNT_PATTERN,
@@ -100,11 +101,16 @@ class OnError(StrEnum):
 
 
 class Mode(StrEnum):
-    """The effect of a rule: log the violation, advise the user, or refuse the job."""
+    """The effect of a rule: log the violation, advise the user, change the job, or refuse it."""
 
     OBSERVE = "observe"
     ADVISE = "advise"
+    FIT = "fit"
     ENFORCE = "enforce"
+
+
+# The modes of everything except rules, which cannot be fitted.
+_UNFITTED = choice((Mode.OBSERVE, Mode.ADVISE, Mode.ENFORCE))
 
 
 class Per(StrEnum):
@@ -370,8 +376,10 @@ class PolicyRule:
     # Empty in a checked policy, because check.py moves these amounts into `limits` and `at_least`.
     exactly: Annotated[JobAmounts, _NAMES, "Exact amounts of one job."] = field(default_factory=JobAmounts)
     options: Annotated[_Options, _NAMES, "Options of submissions."] = field(default_factory=dict)
-    tiers: Annotated[tuple[Tier, ...], _NAMES, "Only the first tier that matches a job applies."] = ()
-    mode: Annotated[Mode, "Log violations, warn the user, or refuse the job."] = Mode.OBSERVE
+    tiers: Annotated[tuple[Tier, ...], _NAMES, "Only the first that matches a job applies."] = ()
+    set: Annotated[SetOptions | None, _NAMES, "Options that each job gets (`mode: fit`)."] = None
+    defaults: Annotated[DefaultOptions | None, _NAMES, "Options of jobs that do not name them."] = None
+    mode: Annotated[Mode, "Log violations, warn the user, change the job, or refuse it."] = Mode.OBSERVE
     on_error: Annotated[OnError, "The decision if slurm-gpu itself fails."] = OnError.ALLOW
     when: Annotated[Hours | None, _NAMES, "The times at which it applies."] = None
     hard: Annotated[bool, "Count hours of GPUs or CPUs that pending and running jobs may still use."] = False
@@ -382,6 +390,11 @@ class PolicyRule:
     location: Annotated[Location, _AT_PLACE] = ()
     # The rule in the file from which tiers.py created this part; None for rules in the file.
     part_of: PolicyRule | None = None
+
+    @property
+    def changes_jobs(self) -> bool:
+        """Return whether the rule changes jobs, or would in `mode: fit`; it refuses none."""
+        return self.mode is Mode.FIT or self.set is not None or self.defaults is not None
 
     @property
     def whole(self) -> PolicyRule:
@@ -465,7 +478,7 @@ class Colocation:
 
     allowed_groups: Annotated[GroupNames | None, "Groups whose jobs may share GPUs; by default all."] = None
     required_groups: Annotated[GroupNames, "Groups whose jobs always share GPUs."] = ()
-    mode: Annotated[Mode, "Only log, advise the user, or share GPUs."] = Mode.OBSERVE
+    mode: Annotated[Mode, _UNFITTED, "Only log, advise the user, or share GPUs."] = Mode.OBSERVE
     goal: Annotated[Goal, "With considerate, no job exceeds `slowdown`."] = Goal.THROUGHPUT
     slowdown: Annotated[float | None, number(1, 10, "1.10"), "The largest slowdown; by default 1.10."] = None
     jobs_per_gpu: Annotated[int, whole_number(2, 8, "2"), "Maximum number of jobs per GPU."] = 2
@@ -505,7 +518,7 @@ class CancelIdle:
     groups: Annotated[GroupNames | None, Key("for"), "Groups whose jobs are ended; by default all."] = None
     exempt: Annotated[GroupNames, "Groups whose jobs are not ended."] = ()
     action: Annotated[IdleAction, "Cancel the job, or requeue and hold it."] = IdleAction.CANCEL
-    mode: Annotated[Mode, "Only log, only warn, or end jobs."] = Mode.OBSERVE
+    mode: Annotated[Mode, _UNFITTED, "Only log, only warn, or end jobs."] = Mode.OBSERVE
     why: Annotated[str, TEXT, REQUIRED, "The reason."] = ""
 
 
@@ -536,7 +549,7 @@ class Policy:
     )
     chain: Annotated[Chain, "A site's own job_submit.lua."] = field(default_factory=Chain)
     on_error: Annotated[OnError, "The decision if slurm-gpu itself fails."] = OnError.ALLOW
-    mode: Annotated[Mode, "The default mode of rules."] = Mode.OBSERVE
+    mode: Annotated[Mode, _UNFITTED, "The default mode of rules."] = Mode.OBSERVE
     # A job belongs to the first bundle that matches it.
     bundles: Annotated[Mapping[Annotated[str, ID], Bundle], "CPUs and memory for a number of GPUs."] = field(
         default_factory=dict

@@ -230,6 +230,12 @@ GPU_TYPE_NAME = _full_name("a100", str.lower)
 ID = _identifier("grad-share")
 GROUP_NAME = _words("a group", "grads", "names of groups")
 QOS = _identifier("sg-scavenger", str.lower)
+_FEATURE = r"[A-Za-z0-9_.:+=-]+"
+# Slurm does not document the precedence of & and |, and rejects nested parentheses.
+CONSTRAINT = pattern(
+    "a100 or a100|h100", "features joined by & or by |", rf"{_FEATURE}((&{_FEATURE})*|(\|{_FEATURE})*)"
+)
+EXCLUSIVE = ValueType("true", "", lambda value: require(value is True, value), {"const": True})
 GPUS = ValueType(
     "a number of GPUs ≥ 0",
     "8 or 0.5",
@@ -241,6 +247,7 @@ GPUS_FROM = ValueType(
 )
 _GPU_TYPE = pattern("a100", "a GPU type as in gres.conf", r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,62}")
 GPU_TYPE = replace(_GPU_TYPE, parse=lambda value: _GPU_TYPE.parse(value).lower())
+NODES = whole_number(1, 100_000, "2")
 WHOLE_GPUS = whole_number(1, _MOST_GPUS, "8")
 COUNT = whole_number(0, _MOST_COUNT, "8")
 CPUS = whole_number(1, _MOST_COUNT, "8")

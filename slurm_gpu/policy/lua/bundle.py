@@ -192,6 +192,7 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
             "kind": None if rule.kind is None else str(rule.kind),
             "when": None if rule.when is None else _when(rule.when),
             "limits": flat_amounts(rule),
+            "changes": _changes(rule),
             "options": {option: str(need) for option, need in rule.options.items()} or None,
             "exceptions": exceptions(rule),
         }
@@ -343,6 +344,16 @@ def _modules(directory: Path) -> list[tuple[str, str]]:
 def _digest(value: Plain) -> str:
     """Return a digest of the data used to count jobs; snapshots with another digest are not used."""
     return hashlib.sha256(to_lua(value).encode()).hexdigest()[:16]
+
+
+def _changes(rule: PolicyRule) -> dict[str, Plain] | None:
+    """Return the options that a rule sets; its `walltime` is among its limits."""
+    if not rule.changes_jobs:
+        return None
+    return {
+        "set": {} if rule.set is None else rule.set.table(),
+        "defaults": {} if rule.defaults is None else rule.defaults.table(),
+    }
 
 
 def _when(when: Hours) -> dict[str, Plain]:

@@ -22,12 +22,14 @@ _FIELDS_BEFORE_RULES = 5
 
 @dataclass(slots=True)
 class RuleCount:
-    """The number of submissions and updates to which a rule objected."""
+    """The number of submissions and updates to which a rule objected, or which it changed."""
 
     # Objections of rules with mode: enforce. A job that violates several rules counts for each of them.
     refused: int = 0
     advised: int = 0
     observed: int = 0
+    # Jobs that it changed, with mode: fit.
+    changed: int = 0
     # Submissions and updates for which the rule could not be checked.
     errors: int = 0
     # Times of the first and the last of these errors.
@@ -43,6 +45,8 @@ class RuleCount:
                 self.advised += 1
             case "observe":
                 self.observed += 1
+            case "fit":
+                self.changed += 1
             case "error":
                 self.errors += 1
                 self.errors_from_s = at_s if self.errors_from_s is None else self.errors_from_s

@@ -47,6 +47,38 @@ class Considered:
 
 
 @dataclass(frozen=True, slots=True)
+class Change:
+    """An option that a rule sets for a job, or would set in `mode: fit`."""
+
+    rule: str
+    mode: str
+    # As in a command, such as --partition=debug.
+    option: str
+    # The value that the job named; None if it named none.
+    was: str | None
+
+    @property
+    def is_made(self) -> bool:
+        """Return whether the job has the option now."""
+        return self.mode == "fit"
+
+    def __str__(self) -> str:
+        """Describe the change, such as "rule short-jobs set --partition=debug (was gpu)"."""
+        what = f"{self.option} (was {self.was})" if self.was else self.option
+        return (
+            f"rule {self.rule} set {what}"
+            if self.is_made
+            else f"rule {self.rule} would set {what} (mode: {self.mode})"
+        )
+
+    @classmethod
+    def read_all(cls, text: str) -> tuple[Change, ...]:
+        """Parse `changes=` of a decision; leave out what is not in its form."""
+        parts = (one.split(":", 2) for one in text.split(";"))
+        return tuple(cls(one[0], one[1], one[2], None) for one in parts if len(one) == 3)
+
+
+@dataclass(frozen=True, slots=True)
 class ZoneDecision:
     """A script's decision on zones for a distributed job."""
 
@@ -84,6 +116,7 @@ class ScriptDecision:
     considered: tuple[Considered, ...] = ()
     # Set only with `considers`; None if the job fits on one node or the snapshot has no zones.
     placed: ZoneDecision | None = None
+    changes: tuple[Change, ...] = ()
 
     @property
     def accepted(self) -> bool:
@@ -124,6 +157,7 @@ class PolicyScript:
         self._logged: list[tuple[str, str]] = []
         self._considered: list[Considered] = []
         self._placed: ZoneDecision | None = None
+        self._changes: list[Change] = []
         # Modules and commands that the script uses and slurmctld may have, but this process lacks.
         self.not_here: dict[str, None] = {}
         self._is_float = lua >= "5.3"
@@ -158,6 +192,7 @@ class PolicyScript:
             self._host.complete(self._table(found.unset), self._table(found.aliases))
             for found in (job_desc.partition_fields(version), job_desc.job_record_fields(version))
         )
+        self._lua.globals().slurm_gpu_changed = self._change
         if considers:
             self._lua.globals().slurm_gpu_considered = self._consider
             self._lua.globals().slurm_gpu_placed = self._place
@@ -174,6 +209,9 @@ class PolicyScript:
         self, rule: str, mode: str, label: str, used: str, limit: str, requested: str, fits: bool
     ) -> None:
         self._considered.append(Considered(rule, mode, label, used or None, limit, requested, fits))
+
+    def _change(self, rule: str, mode: str, option: str, was: str) -> None:
+        self._changes.append(Change(rule, mode, option, was or None))
 
     def _place(self, text: str, constraint: str) -> None:
         self._placed = ZoneDecision.read(text, constraint or None)
@@ -218,6 +256,7 @@ class PolicyScript:
         self._messages.clear()
         self._logged.clear()
         self._considered.clear()
+        self._changes.clear()
         self._placed = None
         table = self._table(desc)
         try:
@@ -226,7 +265,15 @@ class PolicyScript:
             raise ScriptError(f"the script raised an error to slurmctld: {error}") from error
         lines = tuple(line for text in self._messages for line in text.split("\n"))
         after = {pair[1]: _whole(pair[2]) for pair in self._pairs(table).values()}
-        return ScriptDecision(code, lines, tuple(self._logged), after, tuple(self._considered), self._placed)
+        return ScriptDecision(
+            code,
+            lines,
+            tuple(self._logged),
+            after,
+            tuple(self._considered),
+            self._placed,
+            tuple(self._changes),
+        )
 
     def _table(self, fields: Mapping[Any, Any]) -> Any:
         return self._lua.table_from(

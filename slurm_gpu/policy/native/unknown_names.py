@@ -1,4 +1,4 @@
-"""Find names in groups that match no job because slurmdbd lacks them, or because an account has no users."""
+"""Find names that match no job because slurmdbd lacks them, or because an account has no users."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from slurm_gpu.config.yaml_source import Location, YamlSource
 from slurm_gpu.errors import InputError
 from slurm_gpu.policy.language.account_trees import accounts_below, is_tree, root_of
+from slurm_gpu.policy.language.cluster_names import changed_options
 from slurm_gpu.policy.language.membership import has_wildcard, is_among
 from slurm_gpu.policy.language.model import Policy
 from slurm_gpu.policy.language.names import suggest
@@ -20,7 +21,7 @@ _Named = tuple[Location, str]
 def unknown_to_slurmdbd(
     policy: Policy, source: YamlSource, found: SlurmdbdLimits, n_gpus: int
 ) -> tuple[InputError, ...]:
-    """Return an error for each name in a group that matches no job, in the order of the file.
+    """Return an error for each name in a group that matches no job, and each unknown QOS that rules set.
 
     QOS that `policy apply` would create are not reported.
     """
@@ -77,3 +78,6 @@ def _qos(policy: Policy, known: set[str]) -> Iterator[_Named]:
             if not any(is_among(one, (name.lower(),)) for one in known):
                 hint = suggest(name.lower(), known, "see sacctmgr show qos")
                 yield ("groups", group.name, "qos", index), f"slurmdbd has no QOS {name!r}; {hint}"
+    for location, key, name in changed_options(policy):
+        if key == "qos" and name not in known:
+            yield location, f"slurmdbd has no QOS {name!r}; {suggest(name, known, 'see sacctmgr show qos')}"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from slurm_gpu.policy.language.account_trees import tree_text
 from slurm_gpu.policy.language.hour_sums import named, sums_of
 from slurm_gpu.policy.language.hours_text import jobs_at
+from slurm_gpu.policy.language.job_changes import options_text
 from slurm_gpu.policy.language.limit_text import limit_texts
 from slurm_gpu.policy.language.limit_value import value_text
 from slurm_gpu.policy.language.limits import LIMITS, Scope, flat_limits, set_limits
@@ -57,6 +58,12 @@ _PER = {
 _MODE = {
     Mode.ADVISE: "Advice only: jobs that violate it are accepted with a warning.",
     Mode.OBSERVE: "On trial: jobs that violate it are only counted.",
+}
+# The same for rules that change jobs.
+_CHANGE_MODE = {
+    Mode.FIT: "Jobs are changed at submission, and sbatch prints each change.",
+    Mode.ADVISE: "Advice only: jobs stay as they are, and sbatch prints the better options.",
+    Mode.OBSERVE: "On trial: jobs stay as they are.",
 }
 _NEED = {Need.REQUIRED: "Jobs must set", Need.FORBIDDEN: "Jobs must not set"}
 _OPTIONS = {"gpu_type": "the type of each GPU", "mem": "--mem, --mem-per-cpu or --mem-per-gpu"}
@@ -194,7 +201,11 @@ def _rule(rule: PolicyRule, policy: Policy) -> Section:
         remarks.append(f"Only for jobs {jobs_at(rule.when)}{_RUN if rule.when.at is JobTime.RUN else ''}.")
     if rule.kind is not None:
         remarks.append(_KIND[rule.kind])
-    if rule.mode in _MODE:
+    if rule.changes_jobs:
+        remarks.append(_CHANGE_MODE[rule.mode])
+        if any(part.limits.walltime is not None for part in rule.with_limits):
+            remarks.append("A longer time limit is shortened, and the job is not refused.")
+    elif rule.mode in _MODE:
         remarks.append(_MODE[rule.mode])
     elif any(kind.scope is Scope.RUNNING for part in rule.with_limits for kind, _ in set_limits(part.limits)):
         remarks.append("Jobs over the limit are accepted, and wait.")
@@ -207,7 +218,11 @@ def _rule(rule: PolicyRule, policy: Policy) -> Section:
         name=rule.id,
         whom=whom,
         why=rule.why,
-        limits=(*_limit_lines(rule, rule.per), *(_tier(tier, rule, policy) for tier in rule.tiers)),
+        limits=(
+            *_changes(rule),
+            *_limit_lines(rule, rule.per),
+            *(_tier(tier, rule, policy) for tier in rule.tiers),
+        ),
         remarks=tuple(remarks),
         exceptions=tuple(
             _exception(exception, rule.per, policy)
@@ -320,6 +335,13 @@ def _group_text(group: Group, groups: Mapping[str, Group]) -> str:
     if group.none_of:
         jobs += f", except jobs of {named(group.none_of)}"
     return f"{jobs}; {days}" if (days := group.days_text()) else jobs
+
+
+def _changes(rule: PolicyRule) -> Iterator[str]:
+    if rule.set is not None:
+        yield f"jobs get {options_text(rule.set.table())}"
+    if rule.defaults is not None:
+        yield f"jobs without these options get {options_text(rule.defaults.table())}"
 
 
 def _needs(of: PolicyRule | Tier) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from slurm_gpu.policy.language.job_conditions import JobConditions
@@ -56,6 +57,8 @@ def to_json(policy: Policy) -> dict[str, Any]:
                 "limits": limits_json(rule.limits),
                 "at_least": limits_json(rule.at_least),
                 "options": {option: str(need) for option, need in rule.options.items()},
+                "set": None if rule.set is None else rule.set.table(),
+                "defaults": None if rule.defaults is None else asdict(rule.defaults),
                 "adjust": {one.key: list(_bounds_json(one)) for one in rule.adjust},
             }
             for rule in policy.rules

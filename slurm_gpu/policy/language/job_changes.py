@@ -1,0 +1,67 @@
+"""Options that a rule sets for its jobs (`set:`), or only for jobs that do not name them (`defaults:`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from slurm_gpu.policy.language.lua_literals import Plain
+from slurm_gpu.policy.language.value_types import CONSTRAINT, EXCLUSIVE, NODES, PARTITION, QOS, WALLTIME
+from slurm_gpu.text.units import format_slurm_time
+
+
+@dataclass(frozen=True, slots=True)
+class SetOptions:
+    """Options that every job of the rule gets; None means that the rule does not set the option."""
+
+    partition: Annotated[str | None, PARTITION, "`--partition`."] = None
+    qos: Annotated[str | None, QOS, "`--qos`."] = None
+    constraint: Annotated[str | None, CONSTRAINT, "`--constraint`, joined with the job's own by `&`."] = None
+    exclusive: Annotated[bool | None, EXCLUSIVE, "`--exclusive`."] = None
+    nodes: Annotated[int | None, NODES, "`--nodes`."] = None
+
+    def table(self) -> dict[str, Plain]:
+        """Return the options as the Lua code reads them."""
+        return {
+            "partition": self.partition,
+            "qos": self.qos,
+            "constraint": self.constraint,
+            "exclusive": self.exclusive,
+            "nodes": self.nodes,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultOptions:
+    """Options of jobs that do not name them; None means that the rule sets no default."""
+
+    partition: Annotated[str | None, PARTITION, "`--partition`."] = None
+    qos: Annotated[str | None, QOS, "`--qos`."] = None
+    constraint: Annotated[str | None, CONSTRAINT, "`--constraint`."] = None
+    nodes: Annotated[int | None, NODES, "`--nodes`."] = None
+    walltime_s: Annotated[int | None, WALLTIME, "`--time`."] = None
+
+    def table(self) -> dict[str, Plain]:
+        """Return the options as the Lua code reads them, with the time limit in seconds."""
+        return {
+            "partition": self.partition,
+            "qos": self.qos,
+            "constraint": self.constraint,
+            "nodes": self.nodes,
+            "walltime": self.walltime_s,
+        }
+
+
+def options_text(table: Mapping[str, Plain]) -> str:
+    """Return options as users write them, such as "--partition=debug --exclusive"."""
+    return " ".join(_option(key, value) for key, value in table.items() if value is not None)
+
+
+def _option(key: str, value: Plain) -> str:
+    if key == "exclusive":
+        return "--exclusive"
+    if key == "walltime" and isinstance(value, int):
+        return f"--time={format_slurm_time(value)}"
+    quote = "'" if key == "constraint" and set(str(value)) & set("&|") else ""
+    return f"--{key}={quote}{value}{quote}"
