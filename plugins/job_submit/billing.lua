@@ -4,8 +4,8 @@
 local policy, lib = ...
 local billing = {}
 
--- Suffixes of the weight of memory, in MiB.
-local MIB = { k = 1 / 1024, m = 1, g = 1024, t = 1024 ^ 2, p = 1024 ^ 3 }
+-- Suffixes of the weight of memory, in MiB; Slurm reads K like M (measured on 22.05).
+local MIB = { k = 1, m = 1, g = 1024, t = 1024 ^ 2, p = 1024 ^ 3 }
 
 -- By text, the weights of a partition: each name in lower case, such as gres/gpu:a100, with its weight.
 local known = {}

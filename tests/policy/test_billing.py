@@ -49,7 +49,7 @@ def test_the_weights_of_the_partition_apply(lua: str) -> None:
         ("", 4),
         ("CPU=0,Mem=1M", 8192),
         ("mem=1", 8192),
-        ("mem=0.5K", 4194304),
+        ("mem=0.5K", 4096),  # Slurm reads K like M
         ("mem=1024.0G", 8192),
         ("cpu=2.5,license/matlab=9,bb/datawarp=1G", 10),
         ("GRES/gpu:h100=7", 0),
