@@ -273,6 +273,8 @@ class Request:
 
     @property
     def named_type(self) -> str | None:
+        if not self.mgpu_is_asked:
+            return None  # a type is requested only together with GPUs
         if self.per_node is not None and self.gpu_type is None:
             return "a100"
         return None if self.only_parts else self.gpu_type
