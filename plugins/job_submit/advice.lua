@@ -30,8 +30,8 @@ local function add_remedy(lines, opening, found)
   end
 end
 
--- Adds a line if a limit on the hours of a period refused the job: only the next period frees hours. Returns whether it
--- added the line.
+-- Adds a line that states when more hours become available if a limit on the hours of a period refused the job.
+-- Returns whether it added the line.
 local function add_period(lines, findings)
   for _, finding in ipairs(findings) do
     local period = finding.hours and finding.key:match(":(.+)$")

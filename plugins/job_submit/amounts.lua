@@ -311,7 +311,7 @@ function amounts.unreadable(request)
   return nil
 end
 
--- Returns the number of tasks of an array expression; nil if it cannot be parsed. A repeated index is one task.
+-- Returns the number of tasks of an array expression; nil if it cannot be parsed. A repeated index counts once.
 function amounts.array_tasks(text)
   local ranges = parse_array(text)
   if ranges == nil then

@@ -7,7 +7,7 @@ local billing = {}
 -- Suffixes of the weight of memory, in MiB; Slurm reads K like M (measured on 22.05).
 local MIB = { k = 1, m = 1, g = 1024, t = 1024 ^ 2, p = 1024 ^ 3 }
 
--- By text, the weights of a partition: each name in lower case, such as gres/gpu:a100, with its weight.
+-- Maps the text of a partition's TRESBillingWeights to the weights by name in lower case, such as gres/gpu:a100.
 local known = {}
 
 local function weights_of(text)
@@ -22,10 +22,11 @@ local function weights_of(text)
   return weights
 end
 
--- The amounts of parts of GPUs (shards, MPS) that Slurm counts for a request only for these.
+-- Parts per GPU. For a request that names only parts of GPUs (shards or MPS), Slurm bills the number of parts.
 local PARTS = { shard = policy.shards_per_gpu or 1, mps = policy.mps_per_gpu or 100 }
 
--- Returns the weighted GPUs of a job, with the largest weight of the types that they may have; or its parts of GPUs.
+-- Returns the GPUs of a job times the weight of gres/gpu, and times the largest weight of the types that they may have.
+-- For a request that names only parts of GPUs, returns the number of parts times their weight.
 local function weigh_gpus(weights, size, request, partition)
   local gpus, names, items = size.mgpu / 1000, lib.fit.named_types(request)
   if size.form ~= "whole_nodes" and lib.size.only_parts(request) then

@@ -67,7 +67,7 @@ local function nodes_of(count, job)
     return nil
   end
   local tasks = request.tasks and math.max(request.tasks, count)
-  -- Not the CPUs of the request: a bundle may have added some, and will do so again.
+  -- Read the CPUs per task from job_desc: a bundle may have added CPUs to the request, and will add them again.
   local each = amounts.cpus_of_task({ cpus_per_task = amounts.u16(desc.cpus_per_task) })
   local cpus = math.max(amounts.u32(desc.min_cpus) or 0, (tasks or count * (request.tasks_per_node or 1)) * each)
   local changed = setmetatable({ nodes = count, most_nodes = count, tasks = tasks }, { __index = request })
@@ -179,7 +179,7 @@ local OPTIONS = {
   },
 }
 
--- The job_desc of a job with changed fields.
+-- Returns the job_desc of a job with changed fields.
 local function changed_desc(desc, fields)
   return setmetatable({}, {
     __index = function(_, name)

@@ -26,7 +26,7 @@ local function may_have(types, request, partition)
   return false
 end
 
--- Returns whether all amounts of a size for which there are limits pass the comparison; unknown amounts pass.
+-- Returns whether the amounts of a size that have a limit all pass the comparison; unknown amounts pass.
 local function compare(limits, size, walltime_s, fits)
   local amounts = { mgpu = size.mgpu, nodes = size.nodes, walltime_s = walltime_s }
   for key, limit in pairs(limits) do
@@ -55,7 +55,7 @@ local function hold(jobs, most, least, job, gpus, at_any_size)
     and compare(jobs.at_most, least, job.walltime_s, stays_within)
 end
 
--- Returns whether a job may meet the conditions, except minimums if `at_any_size` is true.
+-- Returns whether a job may meet the conditions; if `at_any_size` is true, minimums are ignored.
 function conditions.hold(jobs, job, at_any_size)
   return hold(jobs, job.size, job.least or job.size, job, job.request, at_any_size)
 end

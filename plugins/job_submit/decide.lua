@@ -104,7 +104,7 @@ local function report_changes(job)
   end
 end
 
--- Returns the amounts that a job adds to the sums: all amounts of a new job, or the increase by an update.
+-- Returns the amounts that a job adds to the sums: all amounts of a new job or, for an update, their increase.
 local function growth_of(job)
   if job.record == nil then
     return job.sum

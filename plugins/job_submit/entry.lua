@@ -133,7 +133,7 @@ end
 
 -- A starting slurmctld loads the script before it recovers its jobs. slurmctld stamps the empty table and the recovery
 -- in whole seconds, and treats the table as current if the stamps are equal. The script therefore waits for the next
--- second, also when it is reloaded while slurmctld has no jobs.
+-- second, even if it is reloaded while slurmctld has no jobs.
 local function outlast_this_second()
   local comm = io.open("/proc/self/comm", "r")
   local name = comm and comm:read("*l")

@@ -17,7 +17,7 @@ function het.earlier(desc, state)
   return { uid = desc.user_id, sums = before or {} }
 end
 
--- Returns the amount of the earlier components of a job, and adds the amount of the job.
+-- Adds the amount of this component to the total of the job, and returns the total of the earlier components.
 function het.count(job, rule, limit, requested)
   local place = rule.id .. " " .. limit.key
   local before = job.het.sums[place] or 0

@@ -17,7 +17,8 @@ function judge.run(job, state)
   return job
 end
 
--- Returns the enforced findings by key, with those on rules whose failure refuses the job; nil if there are none.
+-- Returns the findings that refuse the job, by key: those in mode `enforce`, and errors in enforced rules with
+-- `on_error: deny`. Returns nil if there are none.
 function judge.objections(job)
   local wrong
   for _, finding in ipairs(job.findings) do

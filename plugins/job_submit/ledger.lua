@@ -16,7 +16,7 @@ ledger.SETTLE_S = 2
 local MARGIN_S = 0.7
 -- Seconds without a new table after which slurmctld's saved state is searched.
 ledger.QUIET_S = 10
--- Seconds for which admissions are kept, also across a reload.
+-- Seconds for which admissions are kept, even across a reload.
 ledger.REMEMBER_S = 60
 -- Seconds for which an observed delay of slurmctld is taken into account, and its maximum.
 local ALLOW_FOR_S, MOST_DELAY_S = 60, 60
@@ -132,10 +132,9 @@ function ledger.forget_delay(state, now)
   end
 end
 
--- Drops admissions that led to no job, for the time in which Slurm builds no new table. A job that is inserted in the
--- second of the last table causes no new table: Slurm builds the next table when another job changes, which may take
--- hours on a quiet cluster. slurmctld saves its jobs with their AdminComment within seconds, so this function searches
--- the saved state.
+-- Drops admissions that led to no job while Slurm builds no new table. A job that is inserted in the second of the last
+-- table causes no new table: Slurm builds the next table when another job changes, which may take hours on a quiet
+-- cluster. slurmctld saves its jobs with their AdminComment within seconds, so this function searches the saved state.
 function ledger.expire(state, now)
   if now == state.expired_at then
     return
@@ -191,7 +190,7 @@ function ledger.just_submitted(state, rule, job)
   return sum, left_s
 end
 
--- The hours, in this unit, of admissions that a snapshot lacks and that a hard rule counts together with a job.
+-- Returns the hours, in this unit, of admissions that a snapshot lacks and that a hard rule counts together with a job.
 function ledger.committed(state, rule, unit, job, snapshot)
   local sum, surely_seen_s = 0, snapshot.as_of - ledger.SETTLE_S - state.delay
   if snapshot.tokens == nil then

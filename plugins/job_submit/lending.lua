@@ -1,6 +1,6 @@
 -- requires: amounts
 -- Chooses the GPUs on which a job runs: its group's own GPUs, GPUs without an owner, or borrowed GPUs. The choice is a
--- QOS, because Slurm counts GPUs by QOS, and does not depend on current use. Adds to job: loan = {owners, qos,
+-- QOS, because Slurm counts GPUs by QOS; it does not depend on current use. Adds to job: loan = {owners, qos,
 -- within_s, always, own_mgpu, cancelled}. `always`: the job can run only on borrowed GPUs. `own_mgpu`, set only if the
 -- job named no QOS, is the number of its group's own GPUs. `cancelled` is the reason why Slurm cancels the job when
 -- owners reclaim the GPUs; nil if Slurm requeues it.

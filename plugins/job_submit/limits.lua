@@ -1,8 +1,8 @@
 -- requires: amounts, conditions, fit, het, ledger, measures, mostnodes, options, scopes, state, wording
 -- Finds the limits that a job would exceed, and the minimums that it does not reach. A finding is {rule, key, sum (the
 -- measure), label, used, recent, limit or least or allowed, requested, mode}, with amounts as text. It is {rule, key,
--- error} if a rule could not be evaluated. `allowed` lists the set `names`, `hours` is the name of a unit (CPU-hours).
--- `used` is nil if the job exceeds a whole budget of which the used part is unknown.
+-- error} if a rule could not be evaluated. `allowed` lists the set `names`; `hours` is the name of a unit (CPU-hours).
+-- `used` is nil if the job exceeds the whole limit by itself while the used part of the limit is unknown.
 -- `recent` is the part of `used` that was just submitted. If the job would fit without this part, `retry_s` is the
 -- number of seconds after which the part stops counting if Slurm refused those jobs.
 -- Also sets job.room: the amounts that would be accepted and the minimums, by the key of the limit. If job.checks is a
@@ -45,7 +45,7 @@ local function untouched(limit, steps, value, job)
   return now == nil or (before ~= nil and now <= before)
 end
 
--- The text of a limit, with the part of it that was left of the previous period.
+-- The text of a limit, with the amount that is carried over from the previous period.
 local function limit_text(limit, value, bound, carried, unknown)
   if carried > 0 and unknown then
     return limit.text(value) .. " (up to " .. limit.text(carried) .. " more may be carried over)"

@@ -11,7 +11,7 @@ local function number(name)
   end
 end
 
--- Returns the GPUs for a limit on running jobs; nil for parts of GPUs, which Slurm does not count toward such limits.
+-- Returns the GPUs for a limit on running jobs; nil for parts of GPUs, which Slurm does not count towards such limits.
 local function gpus_running(size, job)
   return not (job.request and lib.size.only_parts(job.request)) and size.mgpu or nil
 end
@@ -28,8 +28,8 @@ local function number_with_gpus(name)
   end
 end
 
--- The limits on hours: `unit` is the name of their sums in the snapshot, and `hourly` returns the hours that a job of
--- this size, or job.past of its former size, uses in an hour.
+-- The limits on hours. `unit` is the name of their sums in the snapshot. `hourly` returns the hours that a job uses per
+-- hour, given its size and the job (or job.past for the size before an update).
 measures.hours = {
   {
     key = "gpu_hours",
@@ -71,7 +71,7 @@ end
 -- by itself would never start, while other jobs only make it wait. `bound` converts the rule's number into the limit of
 -- one job. The limit of one GPU type (gpus:a100) or period (gpu_hours:week) is derived from the entry for all of them.
 -- That of a period has `hours` (the unit), and the names of its sums in the snapshot: `used`, `committed`, and `before`
--- if what was left of the period before it is added.
+-- if the unused part of the preceding period is added.
 -- `minimum` has the fields that differ for a minimum (at_least:gpus), which is measured on job.least.
 local LIMITS = {
   {
@@ -201,12 +201,12 @@ for _, limit in ipairs(LIMITS) do
   limit.adds = ADDED[limit.key]
 end
 
--- Whether a rule adds to this period what was left of the period before it. A rolling window has none before it.
+-- Whether a rule adds the unused part of the preceding period to this period. A rolling window has no preceding period.
 local function carries_over(rule, period)
   return rule.carry_over and not period:find("^%d")
 end
 
--- The present period of a limit on hours, in words.
+-- The current period of a limit on hours, in words.
 local function period_text(period)
   local days = period:match("^(%d+)d$")
   return days and "in " .. days .. " days" or period == "day" and "today" or "this " .. period
@@ -215,7 +215,7 @@ end
 -- The longest time limit that hard limits count, in seconds; jobs without a time limit count with this value.
 local MOST_S = 365 * 86400
 
--- The limits on hours of which a rule counts the hours that jobs may still use.
+-- The kinds of hours for which a rule also counts the hours that jobs may still use.
 local committed = {}
 for _, kind in ipairs(measures.hours) do
   for _, rule in ipairs(policy.rules) do

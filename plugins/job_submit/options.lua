@@ -1,9 +1,9 @@
 -- requires: amounts, fit
 -- Lists the options that rules can require or forbid, in the order of messages. An option is listed only if commands
 -- without the option leave its fields unset. `named` returns true if a job_desc has the option, false if it clears the
--- option, and nil if the fields are unset. `value` returns the value that a job has without the option (true if the
--- option takes no value). `unset` has the fields of a job_desc without the option. Options with `is_new_only` are not
--- checked in updates.
+-- option, and nil if the fields are unset. `value` returns the value that applies to a job without the option (true if
+-- the option takes no value). `unset` has the fields of a job_desc without the option. Options with `is_new_only` are
+-- not checked in updates.
 local _, lib = ...
 local amounts = lib.amounts
 local UNSET_32, UNSET_16 = 4294967294, 65534

@@ -3,14 +3,15 @@
 -- only jobs with GPUs that certainly need several nodes, or certainly need only one node. Adds to job: place_key (the
 -- lines about placement in the snapshot) and place. `place` is {mode, zones = list of {name, score}, best first,
 -- features = the constraint with these zones}, or {mode, why} if the job is left unchanged. In both cases, `place` also
--- has `text` for the log. A job on one node gets `order` instead: the features to try, in order, if they are written.
+-- has `text` for the log. A job on one node gets `order` instead: the features written to its constraint, in the order
+-- in which they are tried.
 --
 -- Placement must never cause a refusal. Slurm refuses a constraint that it cannot parse, and a job that can never run
 -- in any of the zones named. Jobs with options that are not modelled here are therefore left unchanged.
 local policy, lib = ...
 local amounts = lib.amounts
 
--- Fields that select nodes or require properties of nodes that are not modelled here, with the log word of each field.
+-- Fields that select nodes or require properties of nodes that are not modelled here, with the name of each in the log.
 local TEXTS = {
   { "req_nodes", "nodelist" },
   { "exc_nodes", "exclude" },

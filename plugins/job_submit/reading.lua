@@ -6,7 +6,7 @@ local reading = {}
 local PART, FIELD, DEFAULT = "partition", "field of a partition", "default partition"
 
 -- Fields that are not recorded, because they depend on another field and are expensive to read. For example, Slurm
--- searches a user's name by uid.
+-- resolves the name of a user from the uid.
 local IMPLIED = { user_name = true }
 
 -- The key under which a stand-in for the partitions stores the real partitions.

@@ -8,7 +8,7 @@ local size = {}
 
 -- GPU types with a limit of their own; only GPUs of these types are counted separately.
 size.watched = {}
--- Whether a rule limits pending jobs alone.
+-- Whether a rule limits only pending jobs.
 size.counts_pending = false
 for _, rule in ipairs(policy.rules) do
   local sets = { rule.limits }
@@ -263,7 +263,7 @@ function size.of_record(record, running, whole_nodes)
   return found
 end
 
--- Adds the amounts of pending jobs, which count in sums over pending jobs alone, too.
+-- Adds the amounts of pending jobs, which also count in sums over pending jobs only.
 function size.add_pending(vector)
   if size.counts_pending then
     vector.pend_jobs, vector.pend_mgpu = vector.jobs, vector.mgpu

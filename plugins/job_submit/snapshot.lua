@@ -87,7 +87,7 @@ local function fields_of(found, key)
 end
 
 -- Use of a group, or of the jobs in it of one user or account (`name`): {jobs, mgpu, cpus, mib, mgpu:TYPE …,
--- gpu_h_week, cpu_h_week …, last_pend = the id of the user's youngest pending job}. GPUs whose type is not known yet
+-- gpu_h_week, cpu_h_week …, last_pend = the id of the user's newest pending job}. GPUs whose type is not known yet
 -- count for every type.
 function snapshot.use(found, group, per, name)
   local place = per .. ":" .. name .. "@" .. group -- groups have no @ in their names
@@ -123,7 +123,8 @@ function snapshot.use(found, group, per, name)
   return use
 end
 
--- Whether a snapshot has a sum of hours, such as gpu_h_week. The line of periods names GPU-hours without their unit.
+-- Whether a snapshot has a sum of hours, such as gpu_h_week. The line that lists the periods omits the unit of
+-- GPU-hours.
 function snapshot.has_hours(found, sum)
   return found.hours ~= nil and found.hours:find(" " .. sum:gsub("^gpu_h_", "") .. "=", 1, true) ~= nil
 end

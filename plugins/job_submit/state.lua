@@ -27,7 +27,7 @@ local function read_snapshot(state, snapshot, now)
     state.gap = math.max(snapshot.began - before.began, 0)
   end
   state.counting, state.counted = "snapshot", snapshot
-  -- Slurm has not checked names of accounts and partitions yet: tables with users' names as keys must not keep growing.
+  -- Slurm has not checked the submitted account and partition names yet: tables with such keys must not keep growing.
   state.classes, state.known = {}, {}
   state.use = lib.sums.fresh()
   lib.ledger.compare(state, snapshot, now)
@@ -138,8 +138,8 @@ function state_module.used(state, rule, measure, job)
 end
 
 -- Returns the hours used in the current period of a limit and, if the rule is hard, those that pending and running jobs
--- may still use. The second result are the hours that were left of `value`, the limit, in the previous period, if the
--- rule adds them. If the snapshot does not have all these hours, returns 0, the most that may be left, and the reason.
+-- may still use. The second result is the unused part of `value`, the limit, in the previous period, if the rule adds
+-- it. If the snapshot does not have all these hours, returns 0, the most that may be left, and the reason.
 function state_module.hours(state, rule, limit, value, job)
   local snapshot = state.snapshot
   local known = snapshot and lib.snapshot.has_hours(snapshot, limit.used)
@@ -166,13 +166,13 @@ function state_module.forget(state, job_id)
   state.known[string.format("%.0f", job_id)] = nil
 end
 
--- Returns the youngest pending job of a job's user that counts for a rule, in this measure; nil if none is known. The
+-- Returns the newest pending job of a job's user that counts for a rule, in this measure; nil if none is known. The
 -- job may be of another account.
 function state_module.youngest_pending(state, rule, measure, job)
   if rule.per == "account" then
     return nil
   elseif state.counting == "snapshot" then
-    -- The snapshot does not contain the GPU type of the user's youngest job.
+    -- The snapshot does not contain the GPU type of the user's newest job.
     local name = not measure:find(":") and (job.user or lib.snapshot.user_name(state.counted, job.uid))
     return name and lib.snapshot.use(state.counted, policy.groups[rule.group].name, "user", name).last_pend
   end

@@ -59,5 +59,5 @@ class BackgroundTask(Generic[T]):
             wait([self._future], most_s)
 
     def drop(self) -> None:
-        """Discard the result of the task; the task itself continues to its end."""
+        """Discard the result of the task; the task itself runs to completion."""
         self._future = None

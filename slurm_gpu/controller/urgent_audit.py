@@ -1,7 +1,7 @@
 """Record an audit event when an urgent job starts: owner, reason, overtaken jobs and requeued jobs.
 
-The source of starts is Slurm's accounting. The ID of an event is derived from the job and its start time, so
-no state needs to be stored. After an outage, slurm-gpuctld reports the starts that it missed, and repeated
+Starts are read from Slurm's accounting. The ID of an event is derived from the job and its start time, so no
+state needs to be stored. After an outage, slurm-gpuctld reports the starts that it missed, and repeated
 reports result in one event. Overtaken jobs can be observed only in the queue when the urgent job starts;
 otherwise, the overtaken jobs are unknown.
 """

@@ -71,7 +71,7 @@ class PolicyInstaller:
             raise
 
     def recover(self) -> Rollback | None:
-        """Undo an interrupted apply (for example, after a power failure); return None if none was."""
+        """Undo an interrupted apply (for example, after a power failure); return None if there is none."""
         entry = self.journal.newest(ApplyState.BEGUN)
         if entry is None:
             return None

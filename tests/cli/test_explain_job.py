@@ -56,7 +56,7 @@ def test_the_zones_of_a_job_are_printed(tmp_path: Path) -> None:
 def test_a_removed_zone_constraint_is_reported(tmp_path: Path, features: str) -> None:
     text = explained(tmp_path, "slurm-gpu/1 t=abc1 z=zone1:700,zone2:40", features)
     assert text.endswith(
-        "  The zone no longer applies: the wait ended, or the owner changed it. "
+        "  The zone no longer applies: the wait ended, or the owner changed the constraint. "
         f"Constraint: {features or 'none'}."
     )
 

@@ -61,7 +61,7 @@ def test_running_gpus_are_of_the_type_of_their_nodes_where_slurm_names_none() ->
         ({"per_node": "gres/gpu:a100:2", "n_nodes": 3}, 6000),
         ({"per_node": "gres:shard:3", "n_nodes": 2}, 1500),
         ({"per_node": "gres:gpu:1,gres:shard:2"}, 1500),
-        # Per task or socket, Slurm's total includes the tasks, and the sockets on the fewest nodes.
+        # Slurm's total includes the GPUs of all tasks, but GPUs per socket only for the fewest nodes.
         ({"tres": "cpu=4,node=1,gres/gpu=4"}, 4000),
         ({"tres": "cpu=4,node=1,gres/gpu=4", "n_nodes": 2}, 4000),
         ({"tres": "cpu=4,node=1,gres/gpu=4", "n_nodes": 2, "per_socket": "gres:gpu:2"}, 8000),

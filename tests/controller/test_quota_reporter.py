@@ -22,7 +22,7 @@ UIDS = {"alice": 1001, "bob": 1002}
 
 
 class Site:
-    """A slurm-gpudbd with a list of viewing users, which stores what it receives."""
+    """A slurm-gpudbd that lists the users who view their limits, and stores what it receives."""
 
     def __init__(self) -> None:
         self.clock = Clock()

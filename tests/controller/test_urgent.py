@@ -1,4 +1,4 @@
-"""Each start of an urgent job is audited once with its reason, overtaken and requeued jobs."""
+"""Each start of an urgent job is audited once, with its reason and the overtaken and requeued jobs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class World:
         self.is_down = self.slurm_is_down = False
         self.lists_acts = True
         self.asked = 0
-        """The number of queries of accounting."""
+        """The number of queries to accounting."""
         self.start()
 
     def start(self) -> None:

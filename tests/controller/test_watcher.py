@@ -140,7 +140,7 @@ def test_a_long_queue_costs_no_more_of_a_core_than_a_short_one(site: Site) -> No
 
 
 def test_after_a_decision_the_next_poll_comes_sooner(site: Site) -> None:
-    """A cancelled admission counts until a snapshot shows it."""
+    """The admission of a job that is then cancelled counts until the next snapshot."""
     log = site.directory / "decisions.log"
     log.write_text("slurm-gpu/1 1 submit deny - uid=1\n")
     site.run_cycle()

@@ -137,7 +137,7 @@ def test_with_a_backup_only_the_host_whose_slurmctld_is_in_charge_acts(site: Sit
     calls = len(site.slurm.set_calls)
     assert site.weights == PACKED
     assert not site.table().in_charge
-    # The host head fails, and slurmctld 22.05 on spare starts with the original weights.
+    # The host `head` fails, and slurmctld 22.05 on `spare` starts with the original weights.
     site.slurm.hosts[0] = SlurmctldHost("head", is_up=False)
     site.slurm.forget_weights()
     site.clock.advance(CYCLE_S)

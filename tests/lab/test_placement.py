@@ -379,7 +379,7 @@ OTHER_SEEDS = (1, 2)
 
 
 def churn(cluster: Cluster, mode: str, seed: int) -> int:
-    """Return the number of whole nodes after random jobs, which are the same in every mode."""
+    """Return the number of nodes without allocated GPUs after random jobs; every mode gets the same jobs."""
     cluster.empty()
     cluster.run_in(mode)
     rng = random.Random(seed)

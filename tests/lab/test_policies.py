@@ -77,7 +77,7 @@ def apply(lab: Lab, policy: str) -> None:
 
 
 def submit(lab: Lab, one: Submission, jobs: list[int]) -> str:
-    """Return the answer without prefixes, with positions in `jobs` for job IDs; append an accepted job."""
+    """Return the answer without prefixes, with job IDs as positions in `jobs`; append an accepted job."""
     argv = shlex.split(one.command)
     if argv[0] == "salloc":
         argv.insert(1, "--no-shell")

@@ -20,7 +20,7 @@ def is_long() -> bool:
 
 
 def examples(normally: int, *, one_in: int = 1) -> int:
-    """Return the number of examples of a fuzz test; `one_in` divides the number of a long run."""
+    """Return the number of examples of a fuzz test; a long run divides the configured number by `one_in`."""
     return int(os.environ[COUNT]) // one_in if is_long() else normally
 
 

@@ -92,7 +92,7 @@ class Known:
     """Those of `jobs` that are pending."""
     now_s: int
     hours: Hours | None = None
-    """None if no snapshot contains GPU-hours."""
+    """None if no snapshot contains used hours."""
 
 
 def binds(rule: RuleModel, job: Request, moment: dt.datetime) -> bool:
@@ -186,7 +186,7 @@ class Changed:
 
 
 def changed_by_rules(policy: PolicyModel, job: Request, now_s: int, *, terse: bool) -> Changed:
-    """Return a submission after the rules that change jobs, in their order."""
+    """Return a submission after applying the rules that change jobs, in their order."""
     moment, found = policy.local(now_s), Changed(job)
     for rule in policy.rules:
         full = fitted(policy.bundles, found.job)
@@ -242,7 +242,7 @@ def _satisfies(own: str, wanted: str) -> bool:
 
 
 def _with_change(before: Changed, rule: RuleModel, option: str, value: str | int) -> Changed:
-    """Return the job with an option if it can have it; only rules in mode fit change the job."""
+    """Return the job with an option added if the job can have it; only rules in mode fit change the job."""
     job = before.job
     own: dict[str, str | int | bool | None] = {option: value}
     if option == "partition" and not PARTITIONS.keys() >= set(str(value).split(",")):
@@ -282,7 +282,7 @@ def _with_change(before: Changed, rule: RuleModel, option: str, value: str | int
 
 
 def _agrees(job: Request) -> bool:
-    """Return whether the nodes agree with the GPUs of a job that requests GPUs per job and per node."""
+    """Return whether the number of nodes fits a job's requests for GPUs per job and per node."""
     if job.per_job is None or job.per_node is None:
         return True
     nodes, rest = divmod(job.per_job, job.per_node)
@@ -297,7 +297,7 @@ def judge(
     names_qos: bool = True,
     earlier: Mapping[tuple[str, str], float] = _NO_AMOUNTS,
 ) -> Judgement:
-    """Judge a submission; `earlier` has the amounts of the earlier components of its het job."""
+    """Judge a submission; `earlier` contains the amounts of the earlier components of its het job."""
     moment = policy.local(known.now_s)
     asked = changed_by_rules(policy, job, known.now_s, terse=not names_qos)
     job = admitted(policy, asked.job, names_qos=names_qos or "qos" in asked.given)
@@ -368,7 +368,7 @@ def capped(policy: PolicyModel, job: Request, now_s: int, *, before: Request | N
 
 
 def judge_change(policy: PolicyModel, before: Request, after: Request, known: Known) -> Judgement:
-    """Judge an update by the job's owner; `known` has the other jobs.
+    """Judge an update by the job's owner; `known` contains the other jobs.
 
     Check only limits whose amount the update increases, minimums whose amount it decreases, and rules
     that apply only after the update. A record has no --begin: the run begins now, or at the StartTime
@@ -538,7 +538,7 @@ def _outcome(
         if job.hours(base) == 0:
             return Outcome.FITS
         outcome = _compare((used_hours or 0) + earlier + job.hours(base), limit)
-        # More than the whole budget is refused whatever was used.
+        # A job that alone exceeds the budget is refused, regardless of the hours used.
         return Outcome.UNKNOWN if used_hours is None and outcome is Outcome.FITS else outcome
     asked = _OF_ONE_JOB[base](job) if base in _OF_ONE_JOB else job.measure(key)
     if asked is None:
@@ -583,7 +583,7 @@ def _of_minimum(key: str, limit: Limit, job: Request) -> Outcome | None:
 
 
 def _for_minimum(key: str, job: Request) -> tuple[float | None, Fraction | None]:
-    """Return the job's amount on its fewest nodes, or None; and its GPUs if the amount is per GPU."""
+    """Return the job's amount on its fewest nodes (or None), and the GPUs by which to divide it (or None)."""
     least = job.on_fewest_nodes
     if key == "gpus_per_node":
         return job.each_mgpu / 1000, None
@@ -593,7 +593,7 @@ def _for_minimum(key: str, job: Request) -> tuple[float | None, Fraction | None]
     return asked, Fraction(least.mgpu, 1000) if key.endswith("_per_gpu") else None
 
 
-# Limits on sums over running and pending jobs, or pending ones, and their measures (`Request.measure`).
+# Limits on sums over running and pending jobs, or over pending jobs alone: limit → name for `measure`.
 SUMS: Mapping[str, str] = {
     "gpus_total": "gpus",
     "jobs_total": "jobs",
@@ -602,7 +602,7 @@ SUMS: Mapping[str, str] = {
     "gpus_pending": "gpus",
     "jobs_pending": "jobs",
 }
-# Those of them that add up pending jobs alone.
+# The limits in SUMS that count pending jobs alone.
 PENDING_SUMS = frozenset({"gpus_pending", "jobs_pending"})
 
 # Limits on sums over running jobs: a job that alone exceeds them is refused; any other job may wait.

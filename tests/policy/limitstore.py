@@ -43,7 +43,7 @@ def of(name: str) -> Entity:
 
 
 class MemoryStore:
-    """A sacctmgr in memory, in which `failures` changes fail, from number `fail_at` on (0 is the first)."""
+    """A sacctmgr in memory, in which `failures` changes fail, starting with number `fail_at` (from 0)."""
 
     def __init__(self, associations: Sequence[Association], qos: Sequence[Qos] = ()) -> None:
         self._associations, self._qos = list(associations), list(qos)

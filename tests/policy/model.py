@@ -251,9 +251,9 @@ class Request:
         return named.get(option, False)
 
     def names_types(self, need: str, forms: Iterable[str]) -> bool | None:
-        """Return whether all GPUs of these forms have a type, or any GPU if types are forbidden.
+        """Return whether all GPUs of these forms have a type; if types are forbidden, whether any has one.
 
-        Return None without GPUs.
+        Return None if the request has no GPUs of these forms.
         """
         typed = [
             self.gpu_type is not None or form == "per_node"
@@ -363,7 +363,7 @@ class Request:
         return math.floor(sum(of_gpus) + (max(others) if flag == "MAX_TRES_GRES" else sum(others)))
 
     def hours(self, limit: str, *, most_s: float = math.inf) -> float:
-        """Return the GPU-hours, CPU-hours or billing-hours of all array tasks that a limit on them counts."""
+        """Return the GPU-hours, CPU-hours or billing-hours that `limit` counts for all array tasks."""
         used = {"gpu_hours": self.mgpu / 1000, "cpu_hours": self.cpus, "billing_hours": self.billing()}[limit]
         return used * self.jobs * min(self.walltime_s, most_s) / 3600 if used else 0.0
 
@@ -379,7 +379,7 @@ class Request:
         return {"cpus": self.cpus, "memory": self.mib, "jobs": 1}[base]
 
 
-# A number, allowed names, or steps: pairs of the mGPU from which a number applies and this number.
+# A number, allowed names, or steps: pairs of an amount in mGPU and the number that applies from there on.
 Limit = float | frozenset[str] | tuple[tuple[int, int], ...]
 
 
@@ -406,7 +406,7 @@ class When:
 
 @dataclass(frozen=True)
 class ExceptionModel:
-    """Limits of one user that replace a rule's, from the first to the last day, both included."""
+    """Limits of one user that replace those of a rule, from the first through the last day."""
 
     limits: Mapping[str, Limit]
     from_day: dt.date | None = None
@@ -447,7 +447,7 @@ class JobsModel:
     array: bool | None = None
 
     def holds(self, job: Request, *, at_any_size: bool = False) -> bool:
-        """Return whether a job may meet all conditions, or all but the minimums."""
+        """Return whether a job may meet all conditions; with `at_any_size`, ignore the minimums."""
         most, least = (
             {"gpus": one.mgpu, "nodes": one.counted_nodes, "walltime": one.walltime_s}
             for one in (job, job.on_fewest_nodes)
@@ -494,18 +494,18 @@ class RuleModel:
     when: When | None = None
     limits: Mapping[str, Limit] = field(default_factory=dict)
     hard: bool = False
-    """GPU-hours and CPU-hours include those that pending and running jobs may still use."""
+    """Used hours include those that pending and running jobs may still use."""
     carry_over: bool = False
-    """Limits by period include the rest of the previous calendar period's limit."""
+    """Limits by period include the unused part of the previous calendar period's limit."""
     changes: ChangesModel | None = None
-    """In a rule that changes jobs; its only limit is that of the time limit."""
+    """None unless the rule changes jobs; such a rule limits only the walltime."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Options that jobs must name (required) or must not name (forbidden)."""
     exceptions: Mapping[int, ExceptionModel] = field(default_factory=dict)
     tiers: tuple[TierModel, ...] = ()
     """Only the first tier that matches a job applies."""
     are_exceptions: bool = False
-    """The tiers are exceptions of groups, except the last, which has the rule's own limits."""
+    """The tiers are exceptions for groups, except the last, which has the rule's own limits."""
     tier: int | None = None
     """The number of the tier of `whole` that this part represents."""
     whole: RuleModel | None = None

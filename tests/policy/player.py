@@ -34,7 +34,7 @@ from .scenarios import Change, Pass, Resubmit, Scenario, Source, Submit, SubmitB
 from .users import ACCOUNTS, NAMES
 from .zonecluster import with_zones
 
-# Time after which an admission that became no job no longer counts.
+# Time after which an admission without a job no longer counts.
 SETTLED_S = 2
 # The same time if snapshots contain the uptime.
 SETTLED_BY_UPTIME_S = 0.8
@@ -57,7 +57,7 @@ class Tally:
             self.counts[f"{key} {one.outcome.value}"] += 1
 
     def missing(self, met: Sequence[str]) -> list[str]:
-        """Return the required counts that are zero, of kinds of calls and of the limits in `met`."""
+        """Return the required outcomes of calls and of the limits in `met` that never occurred."""
         changes = [key for key in met if key.startswith("set:")]
         both = [key for key in met if key not in ("bundles", "hours of the run", *changes)]
         wanted = ["one-gpu.shards over", "change by others accepted"]
@@ -133,7 +133,7 @@ class Player:
     def play(self) -> None:
         """Run all steps.
 
-        Raises AssertionError if Lua and model disagree.
+        Raise AssertionError if Lua and model disagree.
         """
         for action, then in self.scenario.steps:
             self.up_s += 0.1

@@ -150,7 +150,7 @@ _EITHER = st.booleans()
 
 @st.composite
 def whens(draw: st.DrawFn, runs: st.SearchStrategy[bool] = _EITHER) -> When:
-    """Draw days and hours, some past midnight, of submissions or of runs."""
+    """Draw days and hours of submissions or runs; some hours extend past midnight."""
     begin, length = draw(whole(0, 1439)), draw(whole(1, 1439))
     end = begin + length
     return When(draw(_SOME_DAYS), begin, end if end <= 1440 else end - 1440, draw(runs))

@@ -194,7 +194,7 @@ def snapshot(
 ) -> str:
     """Return the snapshot that slurm-gpuctld writes for these jobs, given as (job, running).
 
-    A token may be followed by the second in which its job was submitted.
+    A token may be followed by the submit time of its job, in seconds.
     """
     moment = dt.datetime.fromtimestamp(as_of, ZoneInfo(zone))
     listed = list(jobs)

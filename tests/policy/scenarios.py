@@ -80,9 +80,9 @@ class Scenario:
     queue: tuple[tuple[Request, bool], ...]
     """Jobs, and whether each is running."""
     hours: int
-    """GPU-hours that each user has used."""
+    """Hours of each resource that each user has used."""
     before: int
-    """GPU-hours that each user used in the previous period."""
+    """Hours of each resource that each user used in the previous period."""
     begin_s: int
     source: Source
     steps: tuple[tuple[Action, Pass | None], ...]
@@ -112,7 +112,7 @@ def changed(job: Request, fields: Mapping[str, int | str]) -> Request:
         after = replace(after, listed_nodes=None, feature_nodes=())
     if after.nodes is not None and after.most_nodes is not None and after.most_nodes < after.nodes:
         after = replace(after, most_nodes=after.nodes)
-    # The number of CPUs does not fall with the number of nodes.
+    # An update to fewer nodes does not reduce the number of CPUs.
     return replace(after, min_cpus=max(after.min_cpus or 0, job.asked_cpus))
 
 

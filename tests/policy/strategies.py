@@ -66,7 +66,7 @@ _REQUESTS = requests()
 
 @st.composite
 def full_requests(draw: st.DrawFn) -> Request:
-    """Draw requests, also with types, CPUs, memory, and without a script."""
+    """Draw requests that may also have types, CPUs and memory, or lack a script."""
     request = draw(_REQUESTS)
     cpus = draw(some_of("cpus_per_task", "cpus_per_gpu", None))
     memory = draw(some_of("mib_per_node", "mib_per_cpu", "mib_per_gpu", None))
@@ -91,7 +91,7 @@ _FULL_REQUESTS = full_requests()
 
 @st.composite
 def every_request(draw: st.DrawFn) -> Request:
-    """Draw full requests, also with sockets, MPS, tasks per node or GPU, QOS and whole nodes."""
+    """Draw full requests that may also have sockets, MPS, tasks per node or GPU, QOS and whole nodes."""
     request = draw(_FULL_REQUESTS)
     qos = draw(some_of("normal", "normal", "sg-long", "normal,sg-long", "other,normal"))
     begin_s = draw(BEGINS) if draw(whole(0, 3)) == 0 else None

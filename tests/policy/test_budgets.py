@@ -245,11 +245,11 @@ def test_the_page_states_that_a_limit_is_hard() -> None:
         "at most 9 GPU-hours a quarter per account",
         "at most 4 GPU-hours in 30 days per account",
     )
-    assert "GPU-hours that pending and running jobs may still use count, too." in rule.remarks
+    assert "GPU-hours that pending and running jobs may still use also count." in rule.remarks
     both = TEXT % "gpu_hours: {quarter: 9}, cpu_hours: {quarter: 1}"
     (rule, _) = make_page(check_policy(parse_yaml(both, "p.yaml"))).rules
     assert rule.limits[1] == "at most 1 CPU-hour a quarter per account"
     carrying = (TEXT % "gpu_hours: {quarter: 9}").replace("hard", "carry_over")
     (budget, _) = make_page(check_policy(parse_yaml(carrying, "p.yaml"))).rules
-    assert "Hours that were left of the previous period's limit are added." in budget.remarks
-    assert "GPU-hours and CPU-hours that pending and running jobs may still use count, too." in rule.remarks
+    assert "Unused hours of the previous period's limit are added." in budget.remarks
+    assert "GPU-hours and CPU-hours that pending and running jobs may still use also count." in rule.remarks

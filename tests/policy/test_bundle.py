@@ -97,7 +97,7 @@ def test_a_module_declares_the_modules_that_it_uses(file: Path) -> None:
 
 
 def _order(directory: Path, **requires: str) -> list[str]:
-    """Return the order in the bundle of modules that require these names."""
+    """Return the order in which the bundle contains modules that require these names."""
     for name, required in requires.items():
         (directory / f"{name}.lua").write_text(f"-- requires: {required}\n" if required else "")
     return re.findall(r"^lib\.(\w+) = ", build_bundle({}, directory), re.MULTILINE)

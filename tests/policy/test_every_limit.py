@@ -1,4 +1,4 @@
-"""Each limit of policy.yaml is complete; a missing part fails here with the key of the limit."""
+"""Each limit of policy.yaml is implemented completely; a missing part fails a test with the limit's key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests for GPUs in several forms are completed or refused as sbatch of Slurm 22.05 does."""
+"""Requests for GPUs in several forms are completed or refused as by sbatch in Slurm 22.05."""
 
 from __future__ import annotations
 

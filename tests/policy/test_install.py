@@ -200,7 +200,7 @@ def bundle_table(limits: str, run_directory: Path = Path("/nonexistent")) -> dic
 
 
 def test_the_trial_gives_all_lua_versions_the_same_time_and_log(tmp_path: Path) -> None:
-    """Otherwise, a later second or a job of the cluster could make the versions disagree."""
+    """Otherwise, a change of the clock or a job in the cluster's log could make the versions disagree."""
     log = tmp_path / "decisions.log"
     log.write_text("of the cluster\n")
     script = """

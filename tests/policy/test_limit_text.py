@@ -1,4 +1,4 @@
-"""Limits are described in singular and plural."""
+"""Descriptions of limits use the singular or the plural."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Native limits of Slurm never restrict more than the policy, and are set only on managed entities."""
+"""Slurm's native limits are never stricter than the policy, and are set only on managed entities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plan changes from found to wanted native limits, and list the pending jobs that they strand."""
+"""Plan the changes from existing to required native limits, and list the pending jobs that they strand."""
 
 from __future__ import annotations
 

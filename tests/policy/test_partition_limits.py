@@ -92,7 +92,7 @@ def test_each_of_several_qos_must_be_allowed_by_the_partition() -> None:
 def test_unknown_attributes_are_not_judged() -> None:
     closed = partition("p", allow_groups={"x"}, allow_accounts={"x"}, allow_qos={"x"})
     assert find_obstacles([closed], PartitionRequest(), Submitter(), "ALL") == Obstacles()
-    # Slurm's version decides whether allowing an account also allows its children.
+    # Slurm's version determines whether allowing an account also allows its children.
     below = Submitter(account="lab2", ancestors=["vision", "root"])
     assert (
         find_obstacles([partition("p", allow_accounts={"vision"})], PartitionRequest(), below, "ALL")

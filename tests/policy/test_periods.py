@@ -1,4 +1,4 @@
-"""Periods of GPU-hours begin at midnight of the site and contain the present day."""
+"""Periods of GPU-hours begin at midnight in the site's time zone and include the current day."""
 
 from __future__ import annotations
 

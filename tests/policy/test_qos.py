@@ -41,7 +41,7 @@ def test_the_qos_is_the_named_the_default_or_the_only_one(
     assert not accepted(most + 1)
 
 
-# From Slurm 24.11 on a job can name several QOS, joined by commas, and runs in the first that permits it.
+# From Slurm 24.11 on, a job can name several QOS, joined by commas, and runs in the first that permits it.
 
 FEW_SOLO = RuleModel("few", "group", qos=frozenset({"solo"}), limits={"gpus_total": 4000})
 ALICE = Request(uid=1001, account="vision", per_job=3)

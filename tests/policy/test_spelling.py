@@ -1,4 +1,4 @@
-"""Values that Slurm may interpret differently than the script are refused if a limit applies."""
+"""Values that Slurm may interpret differently from the script are refused if a limit applies."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_unusual_amounts_per_gpu_are_refused() -> None:
 
 
 def test_extremely_long_values_are_refused_without_parsing() -> None:
-    """One #SBATCH line can have 4 MB, and slurmctld would wait while the script parses it."""
+    """One #SBATCH line can be 4 MB long, and slurmctld would wait while the script parses it."""
     endless = ",".join(["gres:gpu:1"] * 200_000)
     verdict = ask(tres_per_node=endless)
     assert not verdict.accepted

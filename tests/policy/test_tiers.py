@@ -1,4 +1,4 @@
-"""Rules with tiers, and exceptions of groups: exactly one part of a rule applies to a job."""
+"""Rules with tiers, and exceptions for groups: exactly one part of a rule applies to a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""With the uptime of the machine, the script drops an admission that became no job within a second.
+"""With the uptime of the machine, the script drops admissions without a job within a second.
 
 slurm-gpuctld writes the uptime into snapshots, and job_submit.lua writes it into its decisions, so neither
 whole seconds nor clock changes matter.
@@ -50,7 +50,7 @@ class Site:
     def write_snapshot(
         self, *gpus: int, tokens: tuple[str, ...] = (), took: float = 0.05, boot: str = "boot"
     ) -> None:
-        """Write the snapshot of a queue that is read now and has pending jobs with these GPUs."""
+        """Write a snapshot of the current queue, with pending jobs that request these numbers of GPUs."""
         self.generation += 1
         jobs = [(Request(uid=1001, account="vision", per_job=n), False) for n in gpus]
         text = snapshot(self.generation, self.second(), [SHARE], jobs, tokens)
@@ -61,7 +61,7 @@ class Site:
         return self.script.submit(description(Request(uid=1001, account="vision", per_job=gpus)), PARTITIONS)
 
     def fits_after(self, seconds: float) -> bool:
-        """Write a snapshot without jobs after these seconds, and return whether a job fits afterwards."""
+        """Let these seconds pass, write a snapshot without jobs, and return whether a job then fits."""
         self.up += seconds
         self.write_snapshot()
         self.up += 0.1

@@ -35,7 +35,7 @@ _FIELD = re.compile(r" (\w)=(\S+)")
 
 @dataclass(frozen=True, slots=True)
 class ExplainedJob:
-    """The properties of a submitted job from which its decision is explained."""
+    """The properties of a submitted job that explain the decision about it."""
 
     job_id: int
     state: str
@@ -225,7 +225,10 @@ def lines(decision: JobDecision, *, is_logged: bool, zone: ZoneInfo = _UTC) -> I
     if decision.placed.mode == "enforce" and decision.placed.zones and decision.constraint is not None:
         own = decision.own_constraint or "none"
         if decision.own_constraint == decision.constraint:
-            yield f"  The zone no longer applies: the wait ended, or the owner changed it. Constraint: {own}."
+            yield (
+                "  The zone no longer applies: the wait ended, or the owner changed the constraint. "
+                f"Constraint: {own}."
+            )
         else:
             yield f"  Its constraint is {decision.constraint}; its owner requested {own}."
 

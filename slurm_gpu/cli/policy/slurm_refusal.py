@@ -31,7 +31,7 @@ def read_cluster(
     defaults: UserDefaults,
     policy_qos: object = None,
 ) -> RunningSlurm:
-    """Read the facts that decide whether Slurm accepts a request of `user`, in the QOS set by the policy.
+    """Read the facts that decide whether Slurm accepts a request by `user`, in the QOS set by the policy.
 
     slurmdbd is queried only if it is available.
     """

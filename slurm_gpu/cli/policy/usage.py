@@ -1,4 +1,4 @@
-"""Read the active policy of this host, the usage that its limits count, and the caveats of both."""
+"""Read the active policy of this host and the usage that its limits count, with their caveats."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ class StoreBelief:
         return not self._closed or not any(one.job in self._closed for one in members)
 
     def at_worst_s(self, members: Sequence[Member]) -> float:
-        """Return the expected time until the last job ends; the store contains no lower bounds of speeds."""
+        """Return the expected time until the last job ends; lower bounds of speeds are not considered."""
         if not self.fits(members):
             return math.inf
         applications = [one.application for one in members]

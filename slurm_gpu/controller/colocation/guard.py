@@ -14,11 +14,13 @@ from slurm_gpu.controller.colocation.store import ColocationStore, KeyProfile
 
 # Minimum duration of a utilisation measurement.
 LEAST_S = SHORTEST_S
-# Delay after the start or end of a co-runner; a measurement in this time describes neither set of co-runners.
+# Delay after a co-runner starts or ends; a measurement in this time reflects neither the old nor the new set
+# of co-runners.
 SETTLES_S = 5.0
 # The longest period with a known minimum utilisation of a key (see idlest.py), in doublings of LEAST_S.
 _MOST_DOUBLINGS = 5
-# A job that runs alone with at most this utilisation may be loading data, so its speed is unknown.
+# If the minimum utilisation of a job that runs alone is at most this, the job may be loading data, and its
+# speed is unknown.
 _IDLE = 0.02
 # Tolerance above the guaranteed slowdown, because estimates from utilisation vary.
 _TOLERANCE = 1.10
@@ -175,7 +177,7 @@ def _numbered(some: Sequence[CoRunner]) -> str:
 def _other(key: str, together: Sequence[CoRunner]) -> str:
     """Return the key of the co-runner to blame for slowing down the job with `key`.
 
-    The last job to arrive is to blame or, if it is the slowed job itself, the job that arrived before it.
+    The job that arrived last is to blame; if it is the slowed job itself, the previous job is.
     """
     last = together[-1].course.key
     return last if last != key else together[-2].course.key

@@ -18,7 +18,7 @@ _LONGEST_S = 600.0
 
 
 def idlest(util: Sequence[float | None], width_s: float) -> tuple[float, ...]:
-    """Return for each k the minimum mean utilisation over any 20·2^k seconds of a run.
+    """Return, for each k, the minimum of the mean utilisation over any 20·2^k seconds of a run.
 
     No period is longer than the run, or longer than ten minutes. `util` contains the utilisation in each bin
     of `width_s` seconds. If the utilisation in a bin is below the usual value or was not measured, the idle

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-# The type of a function that returns the predicted speed of a job with this key next to co-runners.
+# The type of a function that returns the predicted speed, given the keys of a job and of its co-runners.
 Speed = Callable[[str, Sequence[str]], float]
 
-# Minimum time with co-runners to infer speeds from, since Slurm reports starts and ends in whole seconds.
+# Minimum time with co-runners for inferring speeds, because Slurm reports starts and ends in whole seconds.
 _MIN_SHARED_S = 5.0
-# Minimum part of a run with co-runners to infer speeds from; a smaller part mostly shows how runs vary.
+# Minimum part of a run with co-runners for inferring speeds; with less, the variation between runs dominates.
 _LEAST_PART = 0.2
 
 
@@ -80,8 +80,8 @@ class CorunHistory:
     def speeds(self, alone_s: float, allocated_s: float, speed: Speed) -> dict[str, float]:
         """Return the speed next to each co-runner, inferred from a complete run of `allocated_s` seconds.
 
-        `alone_s` is the duration of the same work when the job runs alone. With several co-runners, in
-        sequence or at once, all speeds are assumed to deviate from their predictions by the same factor.
+        `alone_s` is the duration of the same work when the job runs alone. With several co-runners, one
+        after another or at once, all speeds are assumed to deviate from their predictions by the same factor.
         """
         if self.end_s is None or not self.is_whole or self.end_s <= self.start_s:
             return {}

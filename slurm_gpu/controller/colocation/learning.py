@@ -17,8 +17,8 @@ log = logging.getLogger("slurm-gpuctld")
 _FORGOTTEN_AFTER_S = 600.0
 # Minimum run time from which the duration of the work is learned.
 _LEAST_ALONE_S = 2
-# Maximum ratio, in either direction, between the usual work and the work estimated from utilisation if a run
-# did the usual work.
+# A run did the usual work if the work estimated from its utilisation differs from the usual work by at most
+# this factor, in either direction.
 _SAME_WORK = 1.25
 
 

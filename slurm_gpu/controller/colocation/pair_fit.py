@@ -28,8 +28,8 @@ log = logging.getLogger("slurm-gpuctld")
 Speeds = Mapping[tuple[str, str], PairPrediction]
 
 EVERY_S = 60.0
-# Maximum number of keys in a fit: first the keys of current jobs, most jobs first; then the keys that were
-# most often measured with others.
+# Maximum number of keys in a fit. Keys with the most current jobs are chosen first, then the keys that were
+# measured with others most often.
 MOST_KEYS = 32
 # Maximum number of speeds in a fit; the most informative speeds are used (see predictor.predict).
 MOST_SPEEDS = 300
@@ -58,7 +58,7 @@ class PairFit:
     ) -> None:
         """Pass the finished fit to the store, and start another fit if needed.
 
-        `there` contains the number of current jobs of each key. `slowdown` is the guaranteed slowdown.
+        `there` contains the number of current jobs with each key. `slowdown` is the guaranteed slowdown.
         """
         if self._fit.is_done:
             try:

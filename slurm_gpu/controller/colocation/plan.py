@@ -15,7 +15,7 @@ from slurm_gpu.controller.colocation.store import ColocationStore
 
 # Maximum decisions per cycle of a planner that decides about one GPU at a time; each decision scans all GPUs.
 _MOST_ANSWERS = 4
-# Minimum run time of a running job, which distinguishes it from a waiting job.
+# Planners receive at least this run time for a running job, to distinguish it from a waiting job.
 _STARTED_S = 1e-9
 
 

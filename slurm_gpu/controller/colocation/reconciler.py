@@ -42,8 +42,8 @@ from slurm_gpu.slurm.queue import CountedJob, JobPhase
 log = logging.getLogger("slurm-gpuctld")
 
 _CPU_SHARE = 0.02
-# Maximum share of a core while a job waits for its place, because GPUs are idle meanwhile, and during a
-# trial, because it must end in time.
+# Maximum share of a core while a job waits for its place, since GPUs are idle meanwhile, or while a trial
+# runs, since it must end in time.
 _CPU_SHARE_IN_A_HURRY = 0.10
 # Time after which a job that was assigned a place but has not started may start anywhere.
 _LANDS_WITHIN_S = 20.0
@@ -192,7 +192,7 @@ class ColocationReconciler(Duty):
         """Return the jobs that use GPUs and the positions of these GPUs; () if no job agreed to share."""
         if not shared:
             return ()
-        # If Slurm does not account for GPUs, use the request for values that are not in the total.
+        # If Slurm does not account for GPUs, they are not in its total, so the request is also checked.
         holding = [
             job.job_id
             for job in jobs
@@ -211,7 +211,7 @@ class ColocationReconciler(Duty):
                 learning.missed(one, [agreed[job].key for job in landing.act.co_runners if job in agreed])
 
     def _settle(self, learning: Learning, agreed: Mapping[int, Agreed], store: ColocationStore) -> None:
-        """Requeue jobs that failed while sharing, once each, if jobs with their key have completed alone."""
+        """Requeue each job that failed while sharing, but only once, if jobs with its key completed alone."""
         if not learning.over:
             return
         states = {job.job_id: job for job in self._client.jobs([key.job_id for key in learning.over])}

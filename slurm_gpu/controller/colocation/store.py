@@ -1,4 +1,4 @@
-"""Store data about jobs that share GPUs: resource use when alone, speeds together, and pairs to keep apart.
+"""Store data about jobs that share GPUs: their resource use and speeds, and pairs that must not share.
 
 The file is in StateSaveLocation, which all slurmctld hosts share, so slurm-gpuctld on another host can take
 over. Jobs with the same key are assumed to do the same work.
@@ -29,8 +29,8 @@ _MOST_KEYS = 5000
 # Maximum weight of earlier runs in a mean, as a number of runs, because the work of a key may change.
 _COUNTED_RUNS = 10
 _LEAST_SPEED = 0.02
-# Probability that one speed estimated from utilisation is right, before the first fit: in half of all pairs,
-# both speeds are assumed to be right.
+# Before the first fit, the probability that a speed estimated from utilisation stays within the guarantee. In
+# half of all pairs, both speeds are assumed to do so.
 _EVEN_ODDS = math.sqrt(0.5)
 
 
@@ -152,7 +152,7 @@ class ColocationStore:
             self.is_changed = True
 
     def part(self, key: str, other: str) -> None:
-        """Prevent jobs with these keys from sharing a GPU from now on."""
+        """Never let jobs with these keys share a GPU again."""
         self.apart.add(frozenset((key, other)))
         self._change()
 
@@ -194,7 +194,7 @@ class ColocationStore:
         return time_sliced(self.profiles.get(key), self.profiles.get(other))
 
     def is_measured(self, keys: Sequence[str]) -> bool:
-        """Return whether the speed of each of these jobs next to each other job was measured."""
+        """Return whether the speed of each of these jobs was measured next to every other one."""
         return all(pair in self.speeds for pair in permutations(keys, 2))
 
     def prediction(self, key: str, other: str, cap: float) -> PairPrediction:
@@ -212,7 +212,7 @@ class ColocationStore:
         return not any(frozenset(pair) in self.apart for pair in combinations(keys, 2))
 
     def may_be_together(self, keys: Sequence[str]) -> bool:
-        """Return whether these jobs need not be kept apart and together fit in memory, with headroom."""
+        """Return whether these jobs may share a GPU and fit in its memory together, with headroom."""
         if not self.may_meet(keys):
             return False
         if any(key not in self.profiles for key in keys):

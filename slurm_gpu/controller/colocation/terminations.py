@@ -42,8 +42,8 @@ class Terminations:
     ) -> bool:
         """Requeue a job; return whether that succeeded.
 
-        `others` are the former co-runners of the job, which continue. `public_why` is the reason shown to the
-        owners of all these jobs.
+        `others` are the former co-runners of the job, which keep running. `public_why` is the reason shown to
+        the owners of all these jobs.
         """
         job_id = one.job.job_id
         try:

@@ -28,8 +28,8 @@ INQUIRE_EVERY_S = 10.0
 # A node sends the values of its jobs within 80 s after the first query, and then every 20 s (docs/api.md).
 _FIRST_VALUES_S = 80.0
 _NEXT_VALUES_S = 20.0
-# Time by which a trial without a measurement ends before a job cannot tolerate more lost time. The margin
-# covers a cycle, the requeue and, after a restart, the wait for the first answers.
+# A trial without a measurement ends this long before a job reaches the lost time that it can tolerate. The
+# margin covers a cycle, the requeue and, after a restart, the wait for the first answers.
 _MARGIN_S = 15.0
 _FIRST_ANSWERS_S = 10.0
 
@@ -89,7 +89,7 @@ class TrialWatch:
 
     @property
     def since_s(self) -> dict[RunKey, float]:
-        """Return the time from which utilisation counts, for each job in a trial older than this process."""
+        """Return, for each job in a trial older than this process, the time from which utilisation counts."""
         return {
             run: trial.since_s
             for trial in self.running.values()
@@ -167,7 +167,7 @@ class TrialWatch:
         return False
 
     def failed(self, trial: RunningTrial, *, is_measured: bool) -> None:
-        """Record that a job has to leave; without a measurement, jobs with these keys are not tried again."""
+        """Record that a job must leave; without a measurement, start no more trials for these keys."""
         trial.is_over = True
         if not is_measured:
             self._unmeasured.add(frozenset(trial.keys))

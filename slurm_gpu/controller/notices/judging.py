@@ -33,7 +33,7 @@ class Judgment:
     outcomes: Sequence[FindingOutcome]
     drafts: Sequence[Draft]
     standings: Mapping[int, IdleJobStage]
-    """Idle jobs to which the rule applies in any mode, by job ID."""
+    """Idle jobs to which the rule applies, whatever its mode, by job ID."""
     rule: CancelIdleInForce | None
     ledger: Ledger
 
@@ -134,7 +134,7 @@ def message(
 
 
 def outlook(judgment: Judgment, settings: Settings, zone: ZoneInfo) -> list[OutlookEntry]:
-    """Describe to operators each finding and its consequence."""
+    """Describe each finding and its consequence to operators."""
     rule = judgment.rule
     lines = []
     for outcome in judgment.outcomes:

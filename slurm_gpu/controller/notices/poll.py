@@ -147,7 +147,7 @@ def _finding(job: ClusterJob, alert: Alert, settings: Settings, found_s: float) 
 
 
 def _found_s(poll: ClusterPoll, alert: Alert) -> float:
-    """Return the start of the minimum duration: the report of the diagnosis, or the start of the alert."""
+    """Return when the minimum duration begins: when the diagnosis was reported or when the alert began."""
     if alert.diagnosis is None or poll.verdicts is None:
         return alert.since_s
     of = (alert.job_id, alert.diagnosis.cause)

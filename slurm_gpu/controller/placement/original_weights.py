@@ -116,7 +116,7 @@ def set_by_hand(
     found = {}
     for name, known in nodes.items():
         before, weight = memory.nodes.get(name, known), weights[name]
-        # The Weight is the previous original value: slurm.conf was changed, but Slurm has not read it yet.
+        # A node may still have its previous original Weight if Slurm has not read a change of slurm.conf yet.
         if weight not in (known.site, before.site) and weight not in known.ours:
             found[name] = weight
     return found

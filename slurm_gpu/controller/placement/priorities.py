@@ -1,4 +1,4 @@
-"""Set the priority points (SiteFactor) that waiting jobs have earned by their scale and waiting time.
+"""Set the priority points (SiteFactor) that waiting jobs receive for their scale and waiting time.
 
 `priority` itself is never set, because a fixed priority would freeze Slurm's own age factor. The weights are
 reloaded when slurm-gpu.yaml changes. Jobs keep their points when slurm-gpuctld exits, and the next process

@@ -42,12 +42,12 @@ class NodePlan:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the node accepts jobs, and all its GPUs and enough cores and memory are free."""
+        """Whether the node accepts jobs and has all its GPUs and enough cores and memory free."""
         return self.room.is_whole and not out_of_service(self.node)
 
 
 class Managed:
-    """Selects the nodes to manage by the site file; raises UsageError if the file's hostlist is invalid."""
+    """Selects the managed nodes according to the site file; raises UsageError if its hostlist is invalid."""
 
     def __init__(self, placement: Placement) -> None:
         self._partitions = None if placement.partitions is None else frozenset(placement.partitions)
@@ -187,7 +187,7 @@ def _judged(
     running: Mapping[str, RunningOnNode],
     now_s: float,
 ) -> tuple[dict[str, Stake], dict[str, NodeCapacity], int]:
-    """Return the GPUs at stake, the free resources, and the number of ranks of whole nodes."""
+    """Return the GPUs at stake and the free capacity by node, and the number of ranks of whole nodes."""
     found = [kind_and_room(node) for node in managed]
     order = order_of(Counter(kind for kind, _ in found))
     if order is None:

@@ -1,9 +1,9 @@
 """Manage pending jobs that job_submit.lua restricts to zones: their maximum wait and their order of zones.
 
-Time counts only while Slurm reports nodes as the reason for waiting (such as Resources), not while other
-jobs, limits or a dependency delay the job. After `zone_wait`, the job's own constraint is restored verbatim,
-and the job keeps its position in the queue. The constraint is restored at once if it has become invalid or
-zones are no longer enforced.
+Time counts only while a job waits for nodes according to Slurm (for example, with the reason Resources), not
+while other jobs, limits or a dependency delay it. After `zone_wait`, the job's own constraint is restored
+verbatim, and the job keeps its position in the queue. The constraint is restored at once if it has become
+invalid or zones are no longer enforced.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ log = logging.getLogger("slurm-gpuctld")
 FILE_NAME = "zonewait.json"
 # Interval at which jobs waiting for a zone are checked.
 EVERY_S = 20.0
-# Maximum time between checks that counts as waiting. After a longer time, slurmctld was down and could not
-# start jobs.
+# Maximum time between checks that counts as waiting. If more time has passed, slurmctld was down and could
+# not start jobs.
 _MOST_BETWEEN_S = 60.0
-# Minimum advantage, in points, of another zone for reordering a job's alternatives.
+# A job's alternatives are reordered if another zone is better by at least this number of points.
 MARGIN = 100
 
 _ZONES = re.compile(r"slurm-gpu/1 t=\w+(?: [kwqlcr]=\S+)* [oz]=(\S+)")

@@ -99,7 +99,7 @@ def _requested(job: CountedJob, tres: Mapping[str, float], facts: CountingFacts)
 
 
 def _billing(tres: Mapping[str, float], times: float, cpus: int) -> int:
-    """Return the billing units of `times` Slurm's total; without weights, Slurm bills the CPUs.
+    """Return the billing units in Slurm's total, multiplied by `times`; without weights, return the CPUs.
 
     Slurm omits a total of 0.
     """

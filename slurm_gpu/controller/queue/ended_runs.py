@@ -1,7 +1,7 @@
 """Poll Slurm's accounting for ended runs in the periods of limits on resource-hours.
 
 slurmdbd may need minutes to return a month of runs on a large cluster, so queries run in the background. The
-first one returns all runs since the start of the periods, and regular ones return recently ended runs.
+first queries return all runs since the start of the periods, and later ones return recently ended runs.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class EndedRunsPoll:
 
     @property
     def known_since_s(self) -> float:
-        """The time from which on all ended runs have been received; infinite before the first answer."""
+        """The time since which all ended runs have been received; infinite before the first answer."""
         return math.inf if self._known is None else self._known.begin_s
 
     def poll(self, first_s: int, now_s: float, facts: CountingFacts) -> tuple[list[CountedRun], bool]:
@@ -63,8 +63,8 @@ class EndedRunsPoll:
 
         `first_s` is the start of the longest period. The latest runs are queried first.
         """
-        # If the clock was set far back, earlier answers may cover other periods. Days before the periods, and
-        # runs that ended while nothing was polled, are unknown.
+        # Earlier answers may cover other periods if the clock was set far back. They lack days before the
+        # previous periods, and runs that ended while nothing was polled.
         gap_s = now_s - self._polled_s if self._polled_s else 0.0
         if first_s < self._first_s or not -_OVERLAP_S <= gap_s <= EVERY_S:
             self.restart()
@@ -109,7 +109,7 @@ class EndedRunsPoll:
         return None
 
     def _read(self, span: _Span, now_s: int, facts: CountingFacts) -> list[CountedRun]:
-        """Return the runs that ended within the span; until an hour from now if it ends now."""
+        """Return the runs that ended within the span, or up to an hour from now if the span ends now."""
         runs = []
         # A query of a month may take slurmdbd longer than the timeout.
         for begin_s in range(span.begin_s, span.end_s, _AT_ONCE_S):

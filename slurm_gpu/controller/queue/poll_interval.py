@@ -5,9 +5,9 @@ from __future__ import annotations
 from slurm_gpu.controller.queue.demand import Demand
 
 INTERVAL_S = 1.0
-# Interval of polls after an admission. A cancelled admission counts until a poll that started at least 0.7 s
-# later (MARGIN_S of ledger.lua), at most 2 s according to the documentation. An interval of a second would
-# leave too little time for slurmctld and squeue.
+# Interval of polls after an admission. A cancelled admission counts until a poll that starts at least 0.7 s
+# later (MARGIN_S of ledger.lua); the documentation promises at most 2 s. An interval of a second would leave
+# too little time for slurmctld and squeue.
 _INTERVAL_WHILE_DECIDED_S = 0.5
 # Maximum share of the time in which a query runs; squeue itself takes most of the time of a query.
 _SHARE = 0.3

@@ -1,6 +1,6 @@
-"""Sum up resource-hours in the periods that limits count, such as this week, in the site's time zone.
+"""Sum up resource-hours in the periods to which limits apply, such as this week, in the site's time zone.
 
-Earlier runs are read once from Slurm's accounting, back to the start of the periods. Later ends are read from
+Ended runs are read from Slurm's accounting, back to the start of the periods. Recent ends are first read from
 the queue, which lists a job for some minutes after its end. Running jobs count up to the current time. The
 GPU-hours of a run are its allocated GPUs × (end − start), including the time when it was suspended, because a
 suspended job keeps its GPUs; its CPU-hours count in the same way.
@@ -42,7 +42,7 @@ class HourlyUse(NamedTuple):
     billing_h: float = 0.0
 
     def times(self, factor: float) -> HourlyUse:
-        """Return the use of several such jobs, or in several hours."""
+        """Return the use of several such jobs, or of one job in several hours."""
         return HourlyUse(*(factor * value for value in self))
 
 
@@ -74,7 +74,7 @@ class _Sum(NamedTuple):
 class ResourceHours:
     """Sums resource-hours over runs; each moment of a job counts once, even if it is reported repeatedly.
 
-    `units` are those that limits count. Runs without such hours are ignored.
+    `units` are the units of the limits in force. Runs without such units are ignored.
     """
 
     def __init__(self, zone: ZoneInfo, units: Iterable[str] = ()) -> None:
@@ -140,9 +140,9 @@ class ResourceHours:
         starts: Mapping[str, int],
         now_s: float,
     ) -> dict[Subject, dict[str, float]]:
-        """Return the resource-hours of each period, by subject that used any; running jobs are included.
+        """Return the resource-hours in each period by subject, including running jobs.
 
-        The keys of `starts`, and of the answer, are those of hour_sums.py.
+        Subjects without use are left out. The keys of `starts` and of the sums are those of hour_sums.py.
         """
         if starts != self._starts:
             self._start_periods(dict(starts))
@@ -174,7 +174,7 @@ class ResourceHours:
         return any(getattr(run.hourly, unit) for unit in self.units)
 
     def _note_requeued(self, running: dict[int, CountedRun], now_s: int) -> None:
-        """Replace the running runs; runs that ended unnoticed, as by a requeue, have ended now."""
+        """Replace the running runs; runs that ended unnoticed, for example by a requeue, count until now."""
         for job_id, before in self._running.items():
             after = running.get(job_id)
             known = (*self._ended.get(job_id, ()), *self._unreported.get(job_id, ()))
@@ -248,7 +248,7 @@ def committed_hours(
 ) -> dict[Subject, dict[str, float]]:
     """Return the resource-hours that jobs may still use, by subject in a group with a hard limit.
 
-    Each job is its owner, its use per hour and the rest of its time limit (s).
+    Each job is given as its owner, its use per hour and the rest of its time limit in seconds.
     """
     keys = {unit: f"{unit}_{COMMITTED}" for unit in units}
     sums: dict[UsageOwner, dict[str, float]] = {}

@@ -23,7 +23,7 @@ class Subject(NamedTuple):
 
 
 class UsageOwner(NamedTuple):
-    """Properties of jobs that rules distinguish."""
+    """The properties by which rules distinguish jobs."""
 
     uid: int
     user: str
@@ -91,7 +91,7 @@ def submitted_as(job: CountedJob) -> str:
 
 
 def owner_of(job: CountedJob) -> UsageOwner:
-    """Return the properties of a job that rules distinguish."""
+    """Return the properties by which rules distinguish a job."""
     return UsageOwner(job.uid, job.user, job.account, job.qos, job.partition)
 
 
@@ -157,7 +157,7 @@ class UsageCounter:
         return Usage(by_subject, {owner.user: owner.uid for owner in by_owner})
 
     def amounts_of(self, job: CountedJob) -> tuple[int, int, int]:
-        """Return the GPUs (mgpu), CPUs and billing units of one task of a job that was summed up last."""
+        """Return the GPUs (mgpu), CPUs and billing units of one task of a job in the last `usage_of` call."""
         _, kind = self._kinds[id(job)]
         return kind.mgpu, kind.cpus, kind.billing
 

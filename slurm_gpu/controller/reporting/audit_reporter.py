@@ -92,7 +92,7 @@ class AuditReporter(Duty):
         self._due_s = 0.0
 
     def close(self) -> None:
-        """Report unsent events; wait a few seconds at most."""
+        """Report unsent events; wait at most a few seconds."""
         self._due_s = 0.0
         self.run(QueueView())
         if self._background is not None:

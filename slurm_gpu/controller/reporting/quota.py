@@ -43,7 +43,7 @@ class QuotaLine:
     account: str | None = None
     """The account whose jobs a rule with `per: account` counts; None for other rules or if unknown."""
     carried: float | None = None
-    """The part of the limit that was left of the previous period; None if the rule carries nothing over."""
+    """The part of the limit carried over from the previous period; None if the rule carries nothing over."""
 
     @property
     def until_s(self) -> int | None:

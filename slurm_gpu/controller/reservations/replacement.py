@@ -1,4 +1,4 @@
-"""Replace nodes that go out of service in approved reservations."""
+"""Replace the nodes in approved reservations when they go out of service."""
 
 from __future__ import annotations
 

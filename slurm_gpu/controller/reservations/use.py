@@ -38,7 +38,7 @@ class ReservationUse:
     waiting: ReservationUserJob | None
     """The first waiting job that could still start in the reservation's window."""
     outliving: tuple[ReservationUserJob, ...] = ()
-    """Running jobs whose time limits are later than the reservation's end, at which Slurm ends them."""
+    """Running jobs whose time limits are later than the reservation's end; Slurm ends them at that time."""
 
     @property
     def is_used(self) -> bool:

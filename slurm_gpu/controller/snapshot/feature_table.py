@@ -1,4 +1,4 @@
-"""Publish to job_submit.lua the order in which jobs on one node use the types of nodes."""
+"""Publish to job_submit.lua the order in which single-node jobs use the types of nodes."""
 
 from __future__ import annotations
 

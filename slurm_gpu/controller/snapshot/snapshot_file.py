@@ -21,7 +21,7 @@ FILE_NAME = "snapshot.txt"
 # Maximum age of a valid snapshot.
 FRESH_S = 30
 
-# The line of periods names those of GPU-hours without this unit.
+# The line `hours` omits this prefix from the keys of GPU-hours.
 _PLAIN = "gpu_h_"
 
 _HEADER = re.compile(r"slurm-gpu-snapshot 1 (\d+) (\d+)")
@@ -31,7 +31,7 @@ _HALVES = (("run", "running"), ("pend", "pending"))
 
 @dataclass(frozen=True, slots=True)
 class QueryTiming:
-    """The time of the query as host uptime; uptime is more precise than `as_of_s` and never set back."""
+    """The time of the query as host uptime, which is more precise than `as_of_s` and is never set back."""
 
     began_s: float
     """Start of the query; rounded down to hundredths of a second in the file."""

@@ -36,7 +36,7 @@ class ZoneNodes:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Pool:
-    """Identical nodes in one zone and partition that accept jobs; amounts are per node."""
+    """Identical nodes that accept jobs, in one zone and partition; amounts are per node."""
 
     zone: str
     partition: str

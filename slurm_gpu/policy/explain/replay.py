@@ -27,7 +27,7 @@ _OPENING = re.compile(r"(?:Refused by|Violates) (?:rule )?(.+?): ")
 _REQUEUED = frozenset({"NODE_FAIL", "PREEMPTED", "REQUEUED"})
 _GPU = "gres/gpu"
 _NORMAL = "normal"
-# Limits that cannot be checked: records lack tasks, the requested GPUs per node and the billing of a request.
+# Limits that cannot be checked: records lack the tasks, GPUs per node and billing units of a request.
 _NOT_RECORDED = frozenset({f"{AT_LEAST}tasks", f"{AT_LEAST}gpus_per_node", "billing_hours"})
 # Limitations of replaying loans.
 _LENDING = (
@@ -42,7 +42,7 @@ _URGENT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastJob:
-    """One job, or one task of an array, from its submission to its end; requeued runs are one job."""
+    """One job, or one task of an array, from its submission to its end; requeues do not start a new job."""
 
     job_id: int
     # The ID as Slurm prints it, such as 17 or 17_3.
@@ -196,7 +196,7 @@ def without_size(jobs: Iterable[PastJob]) -> tuple[list[PastJob], list[str]]:
 
 
 def judge_past(compiled: Mapping[str, Plain], jobs: Iterable[PastJob], since_s: int) -> PolicyReplay:
-    """Judge every submission from `since_s` on; earlier jobs only fill the queue."""
+    """Judge every submission since `since_s`; earlier jobs only fill the queue."""
     clock = _Clock()
     script = PolicyScript(build_bundle(compiled), now=clock)
     set_by_rules = {name for rule in _tables(compiled["rules"]) for name in _partitions_set_by(rule)}
@@ -242,7 +242,7 @@ class _Clock:
 
 
 class _Queue:
-    """A slurm.jobs table of the past, in which jobs start and end as recorded."""
+    """A simulated slurm.jobs table, in which jobs start and end as recorded."""
 
     def __init__(self, script: PolicyScript) -> None:
         self._script = script
@@ -263,7 +263,7 @@ class _Queue:
                 heapq.heappush(self._events, (job.end_s, job.job_id, "end"))
 
     def advance_to(self, now_s: int) -> None:
-        """Apply all events up to `now_s`, and pass all jobs that changed to the script."""
+        """Apply all events up to `now_s`, and pass the changed jobs to the script."""
         while self._events and self._events[0][0] <= now_s:
             _, job_id, what = heapq.heappop(self._events)
             if job_id not in self._jobs:

@@ -104,7 +104,7 @@ class SbatchRequest:
     environ: Mapping[str, str] = field(default_factory=dict)
 
     def with_options(self, options: Iterable[str]) -> SbatchRequest:
-        """Return the request with further options, such as --partition=debug, instead of those given."""
+        """Return the request with these options, such as --partition=debug, added or replaced."""
         pairs = (option.removeprefix("--").partition("=") for option in options)
         return replace(self, options={**self.options, **{name: value.strip("'") for name, _, value in pairs}})
 

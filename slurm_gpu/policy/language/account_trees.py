@@ -1,4 +1,4 @@
-"""Replace account trees, such as dept/*, by the account and all accounts below it in slurmdbd."""
+"""Replace each account tree, such as dept/*, by its top account and all accounts below it in slurmdbd."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def root_of(tree: str) -> str:
 
 
 def tree_text(name: str) -> str:
-    """Return the accounts of a name in words, such as "dept and its sub-accounts"."""
+    """Describe the accounts that a name means, such as "dept and its sub-accounts"."""
     return f"{name.removesuffix(_BELOW)} and its sub-accounts" if is_tree(name) else name
 
 

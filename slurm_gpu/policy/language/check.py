@@ -165,7 +165,7 @@ class _Check(Decoder):
         return check_adjust(self, rule) if self.has(*at, "adjust") else rule
 
     def carry_over(self, at: Location, places: Sequence[Location]) -> None:
-        """Check that a rule with these tables of limits has budgets by calendar period only."""
+        """Check that these tables of limits limit hours by period, and only by calendar periods."""
         budgets = [(*one, "limits", key) for one in places for key in UNITS]
         periods = [(*one, period) for one in budgets for period in self.periods(one)]
         if not periods:
@@ -182,7 +182,7 @@ class _Check(Decoder):
                 self.fail_once(place, message, key=True)
 
     def periods(self, at: Location) -> Sequence[str]:
-        """Return the periods of a limit on hours; none if it is one number."""
+        """Return the periods of a limit on hours; none if the limit is one number."""
         table = self.at(*at)
         return list(map(str, table)) if isinstance(table, dict) else []
 

@@ -14,7 +14,7 @@ from slurm_gpu.policy.language.limits import LIMITS, LimitKind, LimitUnit, Scope
 from slurm_gpu.policy.language.model import Adjust, Mode, PolicyRule, RuleLimits
 from slurm_gpu.policy.language.value_types import COUNT, GPUS, MEMORY
 
-# Limits on running jobs: the model of the cluster can predict the effect only of changes to such limits.
+# Limits on running jobs, because the model of the cluster can predict only the effects of changing these.
 ADJUSTABLE = tuple(key for key, kind in LIMITS.items() if kind.scope is Scope.RUNNING)
 
 

@@ -12,7 +12,7 @@ _FIT = "mode: fit sets options (set:, defaults:) and shortens time limits (limit
 
 
 def check_changes(decoder: Decoder, rule: PolicyRule) -> None:
-    """Report a rule that changes jobs in a way that is not possible."""
+    """Report settings with which a rule cannot change jobs."""
     at = rule.location
     given = [key for key in CHANGES if decoder.has(*at, key)]
     for key in given:

@@ -15,8 +15,8 @@ from slurm_gpu.policy.language.periods import includes
 
 _STRENGTH = {Mode.OBSERVE: 0, Mode.ADVISE: 1, Mode.FIT: 2, Mode.ENFORCE: 2}
 
-# Scope → itself and all wider scopes: a group's sum includes those of its users and accounts, and each sum
-# includes a single job. The jobs of a user may be in several accounts.
+# Scope → itself and all wider scopes: a group's sum includes those of its users and accounts, and every sum
+# includes each of its jobs. The jobs of a user may be in several accounts.
 _WITHIN = {
     Per.JOB: (Per.JOB, Per.USER, Per.ACCOUNT, Per.GROUP),
     Per.USER: (Per.USER, Per.GROUP),

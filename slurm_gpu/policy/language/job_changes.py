@@ -34,7 +34,7 @@ class SetOptions:
 
 @dataclass(frozen=True, slots=True)
 class DefaultOptions:
-    """Options of jobs that do not name them; None means that the rule sets no default."""
+    """Options for jobs that do not specify them; None means that the rule sets no default."""
 
     partition: Annotated[str | None, PARTITION, "`--partition`."] = None
     qos: Annotated[str | None, QOS, "`--qos`."] = None

@@ -1,13 +1,13 @@
 """Define the limits of policy.yaml: key, unit, scope, and whether Slurm's own limits can enforce them.
 
 The scope of a limit determines the check when the owner of a job runs `scontrol update`. An update that does
-not raise the job's amount is accepted, unless the job becomes subject to a rule that did not count it before.
+not raise the job's amount is accepted, unless the job becomes subject to a rule that did not apply before.
 
 - JOB: the updated job is compared with the limit.
 - TOTAL and PENDING: the updated job replaces the previous one in the sum over running and pending jobs, or
   over pending jobs alone.
-- PERIOD: GPUs (or CPUs) × time limit of the updated job is added to the hours used so far, or compared alone
-  in a rule with `per: job`.
+- PERIOD: the resource-hours that the updated job may use (for example, GPUs × time limit) are added to those
+  used so far; in a rule with `per: job`, they are compared alone.
 - RUNNING: the updated job alone is compared with the limit; Slurm's own limits decide when the job starts.
 """
 

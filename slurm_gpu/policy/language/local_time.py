@@ -22,9 +22,9 @@ def end_of_day(day: dt.date, zone: ZoneInfo) -> int:
 
 @functools.cache
 def utc_offsets(zone: ZoneInfo, first_year: int) -> tuple[tuple[int, int], ...]:
-    """Return the UTC offsets from `first_year` on: ascending pairs (epoch second, seconds east of UTC).
+    """Return the UTC offsets since `first_year`: ascending pairs (epoch second, seconds east of UTC).
 
-    Each offset applies from its second on; the first offset also applies to earlier times. A zone without
+    Each offset applies from its epoch second; the first offset also applies to earlier times. A zone without
     clock changes has a single pair.
     """
 

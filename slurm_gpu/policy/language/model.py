@@ -72,7 +72,7 @@ OPTIONS = (
     "reservation",
     "time",
 )
-# Name of the group and the rule that `urgent:` adds, and of its default QOS.
+# The name of the group and the rule that `urgent:` adds; also its default QOS.
 URGENT = "urgent"
 
 _NAMES = Items(least=1)
@@ -109,7 +109,7 @@ class Mode(StrEnum):
     ENFORCE = "enforce"
 
 
-# The modes of everything except rules, which cannot be fitted.
+# The modes of settings that do not support `fit`: all except rules and bundles.
 _UNFITTED = choice((Mode.OBSERVE, Mode.ADVISE, Mode.ENFORCE))
 
 
@@ -189,8 +189,8 @@ class JobAmounts:
 class RuleLimits(JobAmounts):
     """The limits of a rule; None means that the rule does not set the limit, and 0 allows nothing.
 
-    Limits up to `qos` apply to one job, the others to sums over the jobs of a user or a group. The module
-    limits.py lists all limits by key.
+    Limits up to `qos` apply to one job, most others to sums over the jobs of a user, an account or a group.
+    The module limits.py lists all limits by key.
     """
 
     array_tasks: Annotated[_Count, "Tasks of one job array."] = None
@@ -370,7 +370,7 @@ class PolicyRule:
     per: Annotated[Per, "The scope of the rule's limits."]
     why: Annotated[str, TEXT, "The reason, shown in refusals."]
     limits: Annotated[RuleLimits, _NAMES, "Maximums."] = field(default_factory=RuleLimits)
-    at_least: Annotated[JobAmounts, _NAMES, "Minimums of one job, up to walltime."] = field(
+    at_least: Annotated[JobAmounts, _NAMES, "Minimums of one job; keys up to walltime."] = field(
         default_factory=JobAmounts
     )
     # Empty in a checked policy, because check.py moves these amounts into `limits` and `at_least`.
@@ -378,12 +378,12 @@ class PolicyRule:
     options: Annotated[_Options, _NAMES, "Options of submissions."] = field(default_factory=dict)
     tiers: Annotated[tuple[Tier, ...], _NAMES, "Only the first that matches a job applies."] = ()
     set: Annotated[SetOptions | None, _NAMES, "Options that each job gets (`mode: fit`)."] = None
-    defaults: Annotated[DefaultOptions | None, _NAMES, "Options of jobs that do not name them."] = None
+    defaults: Annotated[DefaultOptions | None, _NAMES, "Options for jobs that do not specify them."] = None
     mode: Annotated[Mode, "Log violations, warn the user, change the job, or refuse it."] = Mode.OBSERVE
     on_error: Annotated[OnError, "The decision if slurm-gpu itself fails."] = OnError.ALLOW
     when: Annotated[Hours | None, _NAMES, "The times at which it applies."] = None
     hard: Annotated[bool, "Count hours of GPUs or CPUs that pending and running jobs may still use."] = False
-    carry_over: Annotated[bool, "Add what was left of the previous period to limits by period."] = False
+    carry_over: Annotated[bool, "Add the unused part of the previous period's limit."] = False
     jobs: Annotated[JobConditions | None, _NAMES, "Only jobs that may meet all of these conditions."] = None
     kind: Annotated[JobKind | None, "Only jobs with a script (batch) or without (interactive)."] = None
     adjust: Annotated[tuple[Adjust, ...], _ADJUST, "Bounds for the weekly adjustment."] = ()
@@ -393,7 +393,7 @@ class PolicyRule:
 
     @property
     def changes_jobs(self) -> bool:
-        """Return whether the rule changes jobs, or would in `mode: fit`; it refuses none."""
+        """Return whether the rule changes jobs in `mode: fit`; such a rule refuses no job."""
         return self.mode is Mode.FIT or self.set is not None or self.defaults is not None
 
     @property
@@ -508,7 +508,7 @@ class IdleAction(StrEnum):
 class CancelIdle:
     """The settings for ending jobs that never used a GPU."""
 
-    after_s: Annotated[int, WALLTIME, "Idle time before the job ends."]
+    after_s: Annotated[int, WALLTIME, "Idle time before jobs are ended."]
     warn_s: Annotated[
         tuple[Annotated[int, WALLTIME], ...],
         Items(least=1, most=5),

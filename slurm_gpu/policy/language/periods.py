@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 CALENDAR = ("day", "week", "month", "quarter", "year")
 # A window is at most a year long. A window of one day is the period `day`.
 _ROLLING = r"([2-9]|[1-9]\d|[12]\d\d|3[0-5]\d|36[0-6])d"
-# The suffix of the calendar period before the present one, such as week_before.
+# The suffix of the calendar period before the current one, such as week_before.
 BEFORE = "_before"
 PERIOD_PATTERN = f"({'|'.join(CALENDAR)}|{_ROLLING})"
 
@@ -46,7 +46,7 @@ def midnight(day: dt.date, zone: ZoneInfo) -> int:
 
 
 def each_text(period: str) -> str:
-    """Return a period in the text of a limit, such as "a week" or "in 30 days"."""
+    """Return the wording of a period in a limit, such as "a week" or "in 30 days"."""
     return f"a {period}" if period in CALENDAR else f"in {_days(period)} days"
 
 

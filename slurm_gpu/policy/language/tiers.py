@@ -37,7 +37,7 @@ def written_groups(policy: Policy) -> dict[str, Group]:
 
 
 def expanded(policy: Policy) -> Policy:
-    """Return the policy with a rule, and a group of its jobs, for each tier and each group exception.
+    """Return the policy with one rule and one group of jobs for each tier and each group exception.
 
     Each group must have fixed conditions, so a part is split where an earlier part starts or stops applying.
     """
@@ -93,7 +93,7 @@ def _parts(rule: PolicyRule, policy: Policy) -> list[_RulePart]:
 
 
 def _with(amounts: Amounts, own: Amounts) -> Amounts:
-    """Return the limits or minimums of a rule, replaced by those that an exception sets."""
+    """Return the limits or minimums of a rule, overridden by those that an exception sets."""
     new = {kind.field: _value(kind.of(amounts), value) for kind, value in set_limits(own)}
     return replace(amounts, **new)  # type: ignore[arg-type]
 
@@ -110,7 +110,7 @@ def _value(old: LimitValue, new: LimitValue) -> LimitValue:
 def _disjoint(
     rule: PolicyRule, parts: Sequence[_RulePart], groups: Mapping[str, Group]
 ) -> Iterator[tuple[_RulePart, Group]]:
-    """Yield each part with the group of its jobs, once for each period in which the group is the same."""
+    """Yield each part with its group of jobs, once for each period in which that group does not change."""
     days = [_days(part, groups) for part in parts]
     starts = {dt.date.min, *(first for first, _ in days)}
     starts |= {last + _ONE_DAY for _, last in days if last != dt.date.max}

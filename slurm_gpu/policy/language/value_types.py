@@ -29,9 +29,9 @@ _TREE = re.compile(r"[^*?/]+/\*")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _MOST_GPUS = 1_000_000
 _MOST_COUNT = 10**9
-# A time limit of more than a year is a mistake, such as 70000h for 70000 minutes.
+# Time limits of more than a year are rejected as mistakes, such as 70000h for 70000 minutes.
 _MOST_WALLTIME_S = 366 * 86400
-# Less memory than Python needs is a mistake, such as 64M for 64G.
+# Amounts of memory too small for Python are rejected as mistakes, such as 64M for 64G.
 _LEAST_MEMORY_MIB = 256
 _MOST_MEMORY_MIB = 2**30
 _MEMORY_UNITS = "KMGT"
@@ -56,7 +56,7 @@ def _words(what: str, example: str, plural: str = "texts", make: Callable[[str],
 
 
 def _full_name(example: str, make: Callable[[str], str] = str) -> ValueType:
-    """Return the type of full names; a job's name must be equal, so a pattern would match no job."""
+    """Return the type of full names; names are compared literally, so a pattern would match no job."""
 
     def parse(value: str) -> str:
         if set(value) & set("*?/"):

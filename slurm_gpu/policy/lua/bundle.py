@@ -64,16 +64,16 @@ class SiteFacts:
     """Facts about the cluster that the Lua code requires in addition to the policy."""
 
     slurm_user_uid: int = 0
-    # Number of all GPUs of the cluster.
+    # Total number of GPUs in the cluster.
     n_gpus: int = 0
     # Whether the cluster has QOS, which lending requires; slurmdbd stores them.
     has_qos: bool = True
     # Whether preempted jobs without --requeue or --no-requeue are requeued (JobRequeue).
     requeues: bool = True
-    # Shards per GPU; None if no node has shards. If nodes differ, this is the largest number, which gives the
-    # lower bound of a job's size.
+    # Shards per GPU; None if no node has shards. If nodes differ, the largest number, which gives a lower
+    # bound on a job's size.
     shards_per_gpu: int | None = None
-    # MPS per GPU; None and the largest number as for shards.
+    # MPS per GPU; None and differing nodes are treated as for shards.
     mps_per_gpu: int | None = None
     # Smallest number of GPUs on any node, by partition.
     partition_gpus: Mapping[str, int] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class SiteFacts:
     default_mib: Mapping[str, int] = field(default_factory=dict)
     # Whether the shards of one job may come from several GPUs (MULTIPLE_SHARING_GRES_PJ).
     shards_span_gpus: bool = False
-    # MAX_TRES or MAX_TRES_GRES if PriorityFlags contains it: the calculation of billing units.
+    # The calculation of billing units: MAX_TRES or MAX_TRES_GRES from PriorityFlags; None if neither is set.
     billing: str | None = None
     # The file in which slurmctld saves its jobs.
     job_state: Path | None = None
@@ -347,7 +347,7 @@ def _digest(value: Plain) -> str:
 
 
 def _changes(rule: PolicyRule) -> dict[str, Plain] | None:
-    """Return the options that a rule sets; its `walltime` is among its limits."""
+    """Return the options that a rule sets, except its `walltime`, which is among the rule's limits."""
     if not rule.changes_jobs:
         return None
     return {
@@ -368,7 +368,7 @@ def _when(when: Hours) -> dict[str, Plain]:
 
 
 def _seconds(dated: Dated, zone: ZoneInfo) -> dict[str, Plain]:
-    """Return the times at which a group or an exception starts and stops applying, in seconds."""
+    """Return the times at which a group or an exception starts and stops applying, in epoch seconds."""
     return {
         "from_s": None if dated.from_day is None else start_of_day(dated.from_day, zone),
         "until_s": None if dated.until is None else end_of_day(dated.until, zone),

@@ -73,10 +73,10 @@ def try_bundle(
 ) -> list[str]:
     """Test the bundle with jobs of every kind of group, in every version of Lua that Slurm may use.
 
-    All versions get the same time and the same files. Otherwise their results could differ because the
-    cluster admits a job or a second passes between two tests. A bundle with a script under `chain:` is tested
-    only in the version of slurmctld's plugin or, if the plugin is not on this host, in the first version in
-    which the bundle passes.
+    All versions get the same time and the same files. Otherwise their results could differ if a job is
+    admitted or the clock advances between two tests. A bundle with a script under `chain:` is tested only in
+    the version of slurmctld's plugin or, if the plugin is not on this host, in the first version in which the
+    bundle passes.
 
     Return notes on modules and commands that a chained script uses but this test lacks. Raise OutsideError if
     the bundle does not load, raises or logs an error, or decides differently in two versions.

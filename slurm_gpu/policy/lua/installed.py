@@ -111,7 +111,7 @@ class RuleInForce:
     options: Mapping[str, str] = field(default_factory=dict)
     # Whether resource-hours include those that pending and running jobs may still use.
     hard: bool = False
-    # Whether what was left of the previous calendar period is added to a limit by period.
+    # Whether the unused part of the previous calendar period's limit is added to a limit by period.
     carry_over: bool = False
     # The jobs to which the rule applies in words (`text`), and its conditions; None for all jobs.
     jobs: Mapping[str, Any] | None = None

@@ -73,7 +73,7 @@ class Change:
 
     @classmethod
     def read_all(cls, text: str) -> tuple[Change, ...]:
-        """Parse `changes=` of a decision; leave out what is not in its form."""
+        """Parse `changes=` of a decision; skip malformed entries."""
         parts = (one.split(":", 2) for one in text.split(";"))
         return tuple(cls(one[0], one[1], one[2], None) for one in parts if len(one) == 3)
 

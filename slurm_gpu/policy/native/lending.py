@@ -1,4 +1,4 @@
-"""Derive Slurm's own settings for `owners:`: an owner's GPUs are idle, on loan, or used by the owner.
+"""Derive Slurm's own settings for `owners:`, whose GPUs are idle, on loan, or used by the owner.
 
 slurmctld sums up the GPUs of running jobs in a QOS when it starts a job. The QOS of each owner is limited to
 the owner's GPUs, and each ordinary QOS to the GPUs without an owner. Owner and ordinary QOS preempt the QOS

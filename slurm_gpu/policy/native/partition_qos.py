@@ -24,7 +24,7 @@ def qos_of_group(
     """Return the QOS that can have limits for `partitions`.
 
     `qos_of` contains the QOS of every partition in slurm.conf, or None; `managed` are the QOS that may be
-    changed, `chosen` those that users may name in any partition.
+    changed, and `chosen` those that users may name in any partition.
     """
     names, reasons = set(), []
     for partition in sorted(partitions):

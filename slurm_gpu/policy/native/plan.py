@@ -72,8 +72,8 @@ def plan_native(
 
     `jobs` returns the queue, and is called only if a limit would change. `partition_qos` returns the QOS of
     each partition, and is called only if a group has partitions.
-    `n_gpus` is the number of GPUs in the cluster, `today` the day in the site's time zone. Raise SlurmError
-    if slurmdbd does not answer.
+    `n_gpus` is the number of GPUs in the cluster, and `today` the day in the site's time zone. Raise
+    SlurmError if slurmdbd does not answer.
     """
     policy, owned = with_listed(policy, names), tuple(owned)
     if not has_slurmdbd(settings):

@@ -22,7 +22,7 @@ def replaced_limits(
 ) -> Iterator[str]:
     """Yield a remark for each QOS whose limit replaces those of other rules.
 
-    `rules` are the rules whose limits only Slurm can enforce, `partition_qos` is the QOS of each partition.
+    `rules` are the rules whose limits only Slurm can enforce; `partition_qos` is the QOS of each partition.
     """
     of_partitions = {Entity(EntityKind.QOS, name) for name in partition_qos.values() if name is not None}
     for qos, fields in sorted(bounds.items()):

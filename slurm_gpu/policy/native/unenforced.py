@@ -48,7 +48,7 @@ def unenforced_limits(
 
 
 def _gaps_at_best(policy: Policy, names: ResolvedNames, today: dt.date) -> tuple[UnmappedLimit, ...]:
-    """Return the gaps with the best slurmdbd; if QOS are managed, each partition has its own."""
+    """Return the gaps with an ideal slurmdbd; if QOS are managed, it has a QOS for each partition."""
     found = _best_accounting(policy)
     patterns = {name for group in policy.groups.values() for name in group.partitions or ()}
     of_partitions: dict[str, str | None] = dict.fromkeys(map(example_of, patterns))

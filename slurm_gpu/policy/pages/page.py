@@ -59,7 +59,7 @@ _MODE = {
     Mode.ADVISE: "Advice only: jobs that violate it are accepted with a warning.",
     Mode.OBSERVE: "On trial: jobs that violate it are only counted.",
 }
-# The same for rules that change jobs.
+# The modes of rules that change jobs.
 _CHANGE_MODE = {
     Mode.FIT: "Jobs are changed at submission, and sbatch prints each change.",
     Mode.ADVISE: "Advice only: jobs stay as they are, and sbatch prints the better options.",
@@ -194,9 +194,9 @@ def _rule(rule: PolicyRule, policy: Policy) -> Section:
     remarks = _needs(rule)
     if rule.hard:
         sums = (key for part in rule.with_limits for key in sums_of(flat_limits(part.limits), hard=True))
-        remarks.append(f"{named(sums)} that pending and running jobs may still use count, too.")
+        remarks.append(f"{named(sums)} that pending and running jobs may still use also count.")
     if rule.carry_over:
-        remarks.append("Hours that were left of the previous period's limit are added.")
+        remarks.append("Unused hours of the previous period's limit are added.")
     if rule.when is not None:
         remarks.append(f"Only for jobs {jobs_at(rule.when)}{_RUN if rule.when.at is JobTime.RUN else ''}.")
     if rule.kind is not None:

@@ -64,7 +64,7 @@ class Cluster:
         self.memory: dict[str, float] = {}
         self.util: dict[str, float] = {}
         self.loads_s: dict[str, float] = {}
-        """Seconds after its start in which a job does not use its GPU; afterwards, it uses `util`."""
+        """Seconds after its start during which a job does not use its GPU; afterwards, it uses `util`."""
         self.down = False
         self.is_accounted = True
         """Whether AccountingStorageTRES names GPUs and shards."""
@@ -307,7 +307,7 @@ class Site:
         return self.controller._store
 
     def expect(self, alone_s: float) -> None:
-        """Set the run time alone of all known keys, to make jobs long enough for trials."""
+        """Set the run time without co-runners for all known keys, so that jobs are long enough for trials."""
         for key, one in self.store.profiles.items():
             self.store.profiles[key] = dataclasses.replace(one, alone_s=alone_s)
         self.store.is_changed = True

@@ -242,7 +242,7 @@ def test_a_suspended_job_does_not_count_as_slowed_down_and_teaches_nothing(
     site.until_all_end()
     store = stores.read(Path(cluster.directory) / "slurm-gpu" / stores.FILE_NAME)
     assert not store.apart
-    # The co-runner of the suspended job ran alone for some time, so its run shows no speed, either.
+    # The suspended job's co-runner ran alone for some time, so no speed is measured from its run, either.
     assert {times for _, times in store.speeds.values()} == {1}
 
 

@@ -161,7 +161,7 @@ def test_lost_time_is_kept_for_running_jobs(tmp_path: Path, store: ColocationSto
 
 
 def test_a_prediction_says_how_likely_a_speed_keeps_the_cap(store: ColocationStore) -> None:
-    # According to utilisation, two jobs "a" do not slow each other down, and "b" slows "a" down by 1.2.
+    # By utilisation, two jobs "a" do not slow each other down, and "b" slows "a" down by a factor of 1.2.
     assert store.prediction("a", "a", 1.1) == (1.0, 0.02, pytest.approx(math.sqrt(0.5)))
     assert store.prediction("a", "b", 1.1) == (pytest.approx(1 / 1.2), 0.02, 0.0)
     store.predict({("a", "b"): PairPrediction(0.95, 0.85, 0.7)})

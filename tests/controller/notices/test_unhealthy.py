@@ -1,4 +1,4 @@
-"""Diagnosed faults of training runs are sent once, with the evidence, if the site requests it."""
+"""Diagnosed faults of training runs are reported once, with the evidence, if the site requests it."""
 
 from __future__ import annotations
 

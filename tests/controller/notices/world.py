@@ -46,7 +46,7 @@ class WorldJob:
     start_s: int = NOON_S
     n_gpus: float = 2
     seen_gpus: int = 2
-    """Number of the job's reported GPUs."""
+    """Number of the job's GPUs that are reported."""
     util_pct: float | None = 0.0
     used: bool | None = False
     coverage: float = 1.0
@@ -199,7 +199,7 @@ class World:
         self._acts.close()
 
     def reported(self, user: str = "alice") -> list[tuple[int, str]]:
-        """Return the minutes since the start, and the kinds, of a user's notices."""
+        """Return (minutes since the start, kind) of each notice to a user."""
         return [(round((at_s - NOON_S) / 60), one.kind) for at_s, one in self.sent if one.user == user]
 
     def ended(self) -> list[tuple[int, list[str]]]:

@@ -141,7 +141,7 @@ def test_a_job_that_waits_for_a_node_that_is_down_keeps_it() -> None:
 
 
 def test_a_job_that_was_cancelled_while_it_waited_is_not_the_first() -> None:
-    """Slurm reports the second of the cancellation as the start of the job."""
+    """Slurm reports the time of the cancellation as the job's start."""
     site = Site()
     gone = replace(JOB, job_id=16, state="CANCELLED", start_s=NOON_S + 20, nodes="")
     site.run_for(60)

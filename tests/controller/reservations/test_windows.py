@@ -56,7 +56,7 @@ def test_the_fewest_nodes_with_enough_gpus_are_requested(having: list[int], gpus
 
 @pytest.mark.parametrize("flag", ["HOURLY", "DAILY", "WEEKLY"])
 def test_a_repeating_reservation_blocks_each_time(flag: str) -> None:
-    """A repeated hour of maintenance on all nodes but one never leaves two nodes free."""
+    """Hourly maintenance of half an hour on three of four nodes never leaves two nodes free for an hour."""
     every_s = {"HOURLY": HOUR_S, "DAILY": DAY_S, "WEEKLY": 7 * DAY_S}[flag]
     site = SlurmReservation("backup", NOON_S, NOON_S + HOUR_S // 2, "n[1-3]", flags=frozenset({flag}))
     for times in (0, 1, 50, 8000 if flag == "HOURLY" else 300):
