@@ -219,7 +219,7 @@ class Bench:
         self.submit(1, 1, alternative)
 
     def submit(self, each: int, submitters: int, alternative: str, *, varied: bool = False) -> float:
-        """Return the submissions per second of `submitters` processes, while any of them worked."""
+        """Return the submissions per second of all `submitters` processes while at least one was working."""
         begin = str(int(time.time()) + TOMORROW_S)
         command = [
             "setpriv",

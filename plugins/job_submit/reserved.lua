@@ -61,7 +61,7 @@ function reserved.table_of(snapshot)
   return snapshot.reserve_text, snapshot.reserve
 end
 
--- Returns whether Slurm runs a job in this reservation of its user, regardless of the sizes of job and reservation.
+-- Returns whether Slurm runs a job in this reservation, which belongs to the job's user, if it is large enough.
 local function draws(one, job)
   local at_partition = ("," .. job.partition .. ","):find("," .. one.partition .. ",", 1, true)
   return one.account == job.account and at_partition ~= nil

@@ -46,7 +46,7 @@ COMMANDS = {
     "audit": ("slurm_gpu.cli.audit", "List the changes that slurm-gpu made to the cluster."),
     "notices": (
         "slurm_gpu.cli.notices.group",
-        "Show notices to users, and jobs ended for idle GPUs.",
+        "List notices sent to users, and jobs ended because of idle GPUs.",
     ),
     "report": ("slurm_gpu.cli.report.group", "Write reports for a period."),
     "db": ("slurm_gpu.cli.db", "Upgrade, export and prune slurm-gpudbd's database."),

@@ -288,7 +288,7 @@ class _Scores:
 
 
 def _log2_wait(known: WaitSamples, predicted: Floats) -> Floats:
-    """Return (n) log2 of the waits.
+    """Return the log2 of the waits, (n).
 
     For a job that still waits, use twice its wait so far, or the predicted wait if that is longer.
     """

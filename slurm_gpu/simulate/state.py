@@ -117,9 +117,9 @@ class ModelState:
         return mask
 
     def together(self, request: ResourceRequest, fit: Mask) -> Mask:
-        """Return the fitting nodes whose zone has enough fitting nodes for the job.
+        """Return the nodes that fit the job and whose zone has enough such nodes.
 
-        Return all fitting nodes if the job does not require one zone.
+        Return all nodes that fit if the job does not require one zone.
         """
         if not request.one_zone or request.nodes == 1:
             return fit

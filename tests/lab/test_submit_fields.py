@@ -158,7 +158,8 @@ def test_no_combination_of_fields_gets_more_gpus_than_allowed(lab: Lab, client: 
 
 
 @pytest.mark.long
-@pytest.mark.xfail(strict=True, reason="sockets that Slurm chooses by CPUs are not counted")
+# Whether a job gets more sockets than counted depends on the nodes that are free.
+@pytest.mark.xfail(strict=False, reason="sockets that Slurm chooses by CPUs are not counted")
 def test_nor_do_fields_that_leave_sockets_to_slurm(lab: Lab, client: Path) -> None:
     over = over_limit(lab, client, [line for line in combinations(0) if not is_counted(line)])
     assert not over, "\n".join(over)

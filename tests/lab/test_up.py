@@ -147,6 +147,6 @@ def test_a_taken_port_moves_the_lab_to_the_next_range() -> None:
         moved.up()
     assert moved.layout.port == usual.port + PORT_RANGE_SIZE
     assert any(str(usual.slurmctld_port) in line for line in said)
-    # Any later command finds the lab at its new ports.
+    # Any later command finds the lab on its new ports.
     assert Lab().layout == moved.layout
     assert all(Lab().status().values())

@@ -249,7 +249,7 @@ def test_without_a_driver_there_is_one_error(world: World) -> None:
 
 @pytest.fixture
 def cut(library: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    """Return a world with a GPU split into two instances and a whole one, both with GPM and NVLink."""
+    """Return a world with one GPU split into two instances and one whole GPU, both with GPM and NVLink."""
     path = tmp_path / "cut.world"
     parts = (MigSpec("1g.10gb", "MIG-small"), MigSpec("3g.40gb", "MIG-big"))
     create(path, [hopper("GPU-cut", minor=0, mig=parts), hopper("GPU-whole", minor=1)], boot=START_NS / 1e9)

@@ -1,4 +1,4 @@
-"""Large jobs may need a reservation; refusals of jobs without one name the command that requests it."""
+"""Large jobs may need a reservation; a job without one is refused with the command that requests it."""
 
 from __future__ import annotations
 

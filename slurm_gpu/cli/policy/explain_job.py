@@ -85,7 +85,7 @@ class JobDecision:
     sharing: Sharing | None = None
     """The current sharing of a GPU, as recorded by slurm-gpuctld on this host."""
     endings: tuple[SharingEnd, ...] = ()
-    """The ends of the job's GPU sharing, in order of time."""
+    """The times at which the job stopped sharing GPUs, in order."""
     changes: tuple[Change, ...] = ()
     """The options that rules set, or would have set, at submission."""
 

@@ -89,7 +89,7 @@ class SamplingPace:
         return self._pace_s(self.asked_s) >= self._interval_s
 
     def wants_details(self, now_s: float) -> bool:
-        """Return whether a sample now should be detailed."""
+        """Return whether a sample taken now should be detailed."""
         detail_s = min(self._detail_max_s, DETAIL_SHARE * self._step_s(now_s))
         return self._detailed_s is None or now_s - self._detailed_s >= 0.99 * detail_s
 

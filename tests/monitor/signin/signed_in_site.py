@@ -89,7 +89,7 @@ class Gate:
         return {"Authorization": f"MUNGE {munge.encode(digest, self.munge_socket)}"}
 
     def link(self, web: str = URL) -> httpx.Response:
-        """Return the answer to the request of `slurm-gpu web`."""
+        """Return the response to the request of `slurm-gpu web`."""
         body = json.dumps({"web": web}).encode()
         return self.ask("POST", "/signin", headers=self.credential(body), body=body, with_cookies=False)
 

@@ -58,7 +58,7 @@ export function sequential(share, dark) {
   return fromLab(some[below].map((value, axis) => value + (some[below + 1][axis] - value) * part));
 }
 
-// Return the colours by octet for a metric from 0 to `top` in steps of `step`. Octet 255 has no value and no colour.
+// Return a colour for each byte value of a metric from 0 to `top` in steps of `step`. Octet 255 has no value and no colour.
 export function levels(step, top, dark) {
   const found = new Uint32Array(256);
   for (let octet = 0; octet < 255; octet++) found[octet] = pack(sequential(octet * step / top, dark));
