@@ -138,7 +138,7 @@ def test_a_job_without_a_start_and_a_byte_order_mark_are_read(tmp_path: Path):
         ("jobs.csv.gz", b"submit_time\n", ": cannot be read: Not a gzipped file"),
         (
             "jobs.csv.gz",
-            gzip.compress(b"submit_time\n")[:-9],
+            gzip.compress(b"submit_time\n", mtime=0)[:-9],
             ": cannot be read: Compressed file ended before",
         ),
     ],

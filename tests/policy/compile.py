@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from slurm_gpu.policy.language.amounts import GpuLimit, JobAmounts, LimitStep, RuleLimits
 from slurm_gpu.policy.language.job_changes import DefaultOptions, SetOptions
 from slurm_gpu.policy.language.job_conditions import JobConditions, JobSize
 from slurm_gpu.policy.language.limits import AT_LEAST, LIMITS, LimitUnit, Scope
@@ -13,13 +14,10 @@ from slurm_gpu.policy.language.lua_literals import Plain
 from slurm_gpu.policy.language.model import (
     Bundle,
     BundleMode,
-    GpuLimit,
     Group,
     Hours,
-    JobAmounts,
     JobKind,
     JobTime,
-    LimitStep,
     Mode,
     Need,
     OnError,
@@ -27,7 +25,6 @@ from slurm_gpu.policy.language.model import (
     Policy,
     PolicyRule,
     RuleException,
-    RuleLimits,
     Tier,
 )
 from slurm_gpu.policy.language.names import ResolvedNames

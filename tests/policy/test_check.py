@@ -14,7 +14,8 @@ from slurm_gpu.config.site import Placement
 from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.errors import InputError
 from slurm_gpu.notices.settings import Settings
-from slurm_gpu.policy.language.model import BundleMode, GpuLimit, LimitStep, Mode, OnError, Per, RuleLimits
+from slurm_gpu.policy.language.amounts import GpuLimit, LimitStep, RuleLimits
+from slurm_gpu.policy.language.model import BundleMode, Mode, OnError, Per
 
 from .checking import check, mistakes
 

@@ -8,20 +8,10 @@ from dataclasses import dataclass, replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_gpu.policy.language.amounts import GpuLimit, LimitStep, RuleLimits
 from slurm_gpu.policy.language.coverage import covered_limits
 from slurm_gpu.policy.language.limits import flat_limits
-from slurm_gpu.policy.language.model import (
-    GpuLimit,
-    Group,
-    Hours,
-    JobKind,
-    LimitStep,
-    Mode,
-    Per,
-    Policy,
-    PolicyRule,
-    RuleLimits,
-)
+from slurm_gpu.policy.language.model import Group, Hours, JobKind, Mode, Per, Policy, PolicyRule
 
 ACCOUNTS, USERS, PARTITIONS = ("vision", "nlp"), ("alice", "bob"), ("gpu", "long")
 TYPES = ("a100", "v100")

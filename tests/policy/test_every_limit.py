@@ -6,8 +6,9 @@ import re
 
 import pytest
 
+from slurm_gpu.policy.language.amounts import GpuLimit, LimitStep
 from slurm_gpu.policy.language.limits import LIMITS, LimitKind, LimitUnit, LimitValue, Scope
-from slurm_gpu.policy.language.model import GpuLimit, LimitStep, Per
+from slurm_gpu.policy.language.model import Per
 from slurm_gpu.policy.native.fields import LimitScope, native_fields
 from tests.docs.pages import ROOT
 

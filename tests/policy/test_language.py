@@ -12,19 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.config.yaml_source import parse_yaml
+from slurm_gpu.policy.language.amounts import GpuLimit, LimitStep, RuleLimits
 from slurm_gpu.policy.language.limits import LIMITS, flat_limits
 from slurm_gpu.policy.language.local_time import end_of_day, start_of_day, utc_offsets
-from slurm_gpu.policy.language.model import (
-    BundleMode,
-    GpuLimit,
-    Hours,
-    JobKind,
-    JobTime,
-    LimitStep,
-    Mode,
-    OnError,
-    RuleLimits,
-)
+from slurm_gpu.policy.language.model import BundleMode, Hours, JobKind, JobTime, Mode, OnError
 from slurm_gpu.policy.language.names import resolve_names
 from slurm_gpu.policy.lua.bundle import SiteFacts, compile_policy
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from slurm_gpu.policy.language.amounts import GpuLimit, RuleLimits
 from slurm_gpu.policy.language.limit_text import limit_texts
-from slurm_gpu.policy.language.model import GpuLimit, RuleLimits
 from slurm_gpu.text.units import format_gpus
 
 

@@ -10,9 +10,10 @@ import pytest
 from slurm_gpu.controller.reporting.quota import QuotaLine
 from slurm_gpu.policy.explain.replay import without_unknown
 from slurm_gpu.policy.explain.sbatch import parse_command
+from slurm_gpu.policy.language.amounts import GpuLimit, JobAmounts, LimitStep, RuleLimits
 from slurm_gpu.policy.language.limit_text import limit_texts
 from slurm_gpu.policy.language.limits import AT_LEAST, LIMITS, flat_amounts
-from slurm_gpu.policy.language.model import GpuLimit, JobAmounts, LimitStep, Policy, RuleLimits
+from slurm_gpu.policy.language.model import Policy
 from slurm_gpu.policy.lua.bundle import build_bundle
 from slurm_gpu.policy.lua.installed import GroupInForce, RuleInForce
 from slurm_gpu.policy.lua.script import PolicyScript, ScriptDecision

@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 
 from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.errors import InputError, InvalidFileError
+from slurm_gpu.policy.language.amounts import JobAmounts
 from slurm_gpu.policy.language.check import check_policy
 from slurm_gpu.policy.language.limits import LIMITS, LimitUnit
-from slurm_gpu.policy.language.model import JobAmounts, Per
+from slurm_gpu.policy.language.model import Per
 
 ROOT = Path(__file__).resolve().parents[2]
 ETC = ROOT / "etc"

@@ -17,6 +17,7 @@ from slurm_gpu.config.decoder import Decoder, name_of
 from slurm_gpu.config.yaml_source import Location, YamlSource, read_yaml
 from slurm_gpu.errors import InvalidFileError
 from slurm_gpu.policy.language.adjustments import Moved, read_moves, with_moves
+from slurm_gpu.policy.language.amounts import RuleLimits
 from slurm_gpu.policy.language.check_adjust import check_adjust
 from slurm_gpu.policy.language.check_changes import CHANGES, check_changes
 from slurm_gpu.policy.language.hour_sums import UNITS
@@ -36,7 +37,6 @@ from slurm_gpu.policy.language.model import (
     Policy,
     PolicyRule,
     RuleException,
-    RuleLimits,
     Urgent,
 )
 from slurm_gpu.policy.language.periods import CALENDAR

@@ -9,9 +9,10 @@ from slurm_gpu.config.checker import shown
 from slurm_gpu.config.decoder import Decoder
 from slurm_gpu.config.value_types import ValueType
 from slurm_gpu.config.yaml_source import Location
+from slurm_gpu.policy.language.amounts import RuleLimits
 from slurm_gpu.policy.language.limit_value import single_value, value_text
 from slurm_gpu.policy.language.limits import LIMITS, LimitKind, LimitUnit, Scope
-from slurm_gpu.policy.language.model import Adjust, Mode, PolicyRule, RuleLimits
+from slurm_gpu.policy.language.model import Adjust, Mode, PolicyRule
 from slurm_gpu.policy.language.value_types import COUNT, GPUS, MEMORY
 
 # Limits on running jobs, because the model of the cluster can predict only the effects of changing these.

@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterable, Iterator
 
 from slurm_gpu.config.yaml_source import Location, YamlSource
 from slurm_gpu.errors import InputError
+from slurm_gpu.policy.language.amounts import GpuLimit, RuleLimits
 from slurm_gpu.policy.language.membership import is_among
-from slurm_gpu.policy.language.model import GpuLimit, Policy, RuleLimits
+from slurm_gpu.policy.language.model import Policy
 from slurm_gpu.policy.language.names import suggest
 from slurm_gpu.policy.language.tiers import whole_rules
 from slurm_gpu.slurm.client import SlurmNode

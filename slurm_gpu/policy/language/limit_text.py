@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from slurm_gpu.policy.language.amounts import GpuLimit, JobAmounts, RuleLimits
 from slurm_gpu.policy.language.limits import (
     LIMITS,
     LimitKind,
@@ -15,7 +16,6 @@ from slurm_gpu.policy.language.limits import (
     set_limits,
     steps_of,
 )
-from slurm_gpu.policy.language.model import GpuLimit, JobAmounts, RuleLimits
 from slurm_gpu.policy.language.periods import each_text
 from slurm_gpu.text.units import format_duration, format_gpus, format_memory_mib
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from slurm_gpu.policy.language.amounts import GpuLimit
 from slurm_gpu.policy.language.limits import LIMITS, LimitKind, LimitUnit, number_of
-from slurm_gpu.policy.language.model import GpuLimit, Policy, PolicyRule, Tier
+from slurm_gpu.policy.language.model import Policy, PolicyRule, Tier
 from slurm_gpu.policy.language.tiers import expanded, part_id, whole_rules
 from slurm_gpu.text.units import format_mgpu
 

@@ -19,17 +19,9 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from slurm_gpu.policy.language.amounts import GpuLimit, JobAmounts, LimitStep, LimitSteps
 from slurm_gpu.policy.language.lua_literals import Plain
-from slurm_gpu.policy.language.model import (
-    GpuLimit,
-    JobAmounts,
-    LimitStep,
-    LimitSteps,
-    Per,
-    PolicyRule,
-    RuleException,
-    Tier,
-)
+from slurm_gpu.policy.language.model import Per, PolicyRule, RuleException, Tier
 
 HasAmounts = TypeVar("HasAmounts", PolicyRule, Tier, RuleException)
 

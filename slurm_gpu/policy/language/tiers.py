@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from slurm_gpu.policy.language.amounts import GpuLimit, JobAmounts
 from slurm_gpu.policy.language.limits import LimitValue, is_empty, set_limits
-from slurm_gpu.policy.language.model import Dated, GpuLimit, Group, JobAmounts, Policy, PolicyRule
+from slurm_gpu.policy.language.model import Dated, Group, Policy, PolicyRule
 
 Amounts = TypeVar("Amounts", bound=JobAmounts)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from enum import Enum
 
+from slurm_gpu.policy.language.amounts import GpuLimit
 from slurm_gpu.policy.language.limits import LimitKind, LimitUnit, LimitValue, Scope, steps_of
-from slurm_gpu.policy.language.model import GpuLimit, Per
+from slurm_gpu.policy.language.model import Per
 from slurm_gpu.slurm.sacctmgr import LimitField
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from slurm_gpu.policy.language.account_trees import accounts_below
+from slurm_gpu.policy.language.amounts import RuleLimits
 from slurm_gpu.policy.language.limits import LimitKind, LimitValue, Scope, set_limits
 from slurm_gpu.policy.language.membership import (
     conditions_used,
@@ -21,7 +22,7 @@ from slurm_gpu.policy.language.membership import (
     is_among,
     with_required,
 )
-from slurm_gpu.policy.language.model import Group, Mode, Per, Policy, PolicyRule, RuleLimits
+from slurm_gpu.policy.language.model import Group, Mode, Per, Policy, PolicyRule
 from slurm_gpu.policy.language.names import ResolvedNames
 from slurm_gpu.policy.native.fields import INHERITED, NOT_TRACKED, LimitScope, native_fields
 from slurm_gpu.policy.native.partition_qos import GroupQos, qos_of_group

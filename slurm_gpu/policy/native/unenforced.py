@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from slurm_gpu.policy.language.account_trees import with_listed
+from slurm_gpu.policy.language.amounts import GpuLimit
 from slurm_gpu.policy.language.limits import LimitKind, LimitValue, Scope, set_limits
 from slurm_gpu.policy.language.membership import example_of
-from slurm_gpu.policy.language.model import GpuLimit, Mode, Policy, PolicyRule
+from slurm_gpu.policy.language.model import Mode, Policy, PolicyRule
 from slurm_gpu.policy.language.names import ResolvedNames
 from slurm_gpu.policy.native.required import (
     SlurmdbdLimits,
