@@ -325,7 +325,7 @@ end
 
 -- Caches the judgement of a job that was accepted without a message.
 function again.keep(job)
-  if job.questions and #job.findings == 0 and job.changes == nil and job.user ~= nil then
+  if job.questions and #job.findings == 0 and job.changes == nil and not job.left_out and job.user ~= nil then
     pcall(learn, job, job.questions, job.answers)
   end
   job.questions, job.answers = nil, nil

@@ -14,12 +14,17 @@ local function weights_of(text)
   local weights = known[text]
   if weights == nil then
     weights = {}
-    for name, number, suffix in string.lower(text):gmatch("([^,=%s]+)=([%d.]+)(%a?)") do
+    for name, number, suffix in string.lower(text):gmatch("([^,=%s]+)=([%d.e+-]+)(%a?)") do
       weights[name] = (tonumber(number) or 0) / (name == "mem" and MIB[suffix] or 1)
     end
     known[text] = weights
   end
   return weights
+end
+
+-- Returns an amount times its weight; 0 without a weight, even for an endless amount, which times 0 is no number.
+local function weighed(amount, weight)
+  return (weight or 0) == 0 and 0 or amount * weight
 end
 
 -- Parts per GPU. For a request that names only parts of GPUs (shards or MPS), Slurm bills the number of parts.
@@ -31,7 +36,7 @@ local function weigh_gpus(weights, size, request, partition)
   local gpus, names, items = size.mgpu / 1000, lib.fit.named_types(request)
   if size.form ~= "whole_nodes" and lib.size.only_parts(request) then
     local name = items[1].name
-    return gpus * (PARTS[name] or 1) * (weights["gres/" .. name] or 0)
+    return weighed(gpus * (PARTS[name] or 1), weights["gres/" .. name])
   end
   local of_type = 0
   for _, kind in ipairs(names) do
@@ -40,7 +45,7 @@ local function weigh_gpus(weights, size, request, partition)
   for kind in pairs(#names == 0 and (policy.partition_gpu_types or {})[partition] or {}) do
     of_type = math.max(of_type, weights["gres/gpu:" .. kind] or 0)
   end
-  return gpus * (weights["gres/gpu"] or 0), gpus * of_type
+  return weighed(gpus, weights["gres/gpu"]), weighed(gpus, of_type)
 end
 
 -- Slurm adds all amounts. With PriorityFlags=MAX_TRES it takes the largest one, and with MAX_TRES_GRES it adds the GPUs
@@ -52,8 +57,8 @@ local function in_partition(text, size, request, partition)
   local weights = weights_of(text)
   local gpus, typed = weigh_gpus(weights, size, request, partition)
   typed = typed or 0
-  local cpus, mib = size.cpus * (weights.cpu or 0), size.mib * (weights.mem or 0)
-  local nodes = size.nodes * (weights.node or 0)
+  local cpus, mib = weighed(size.cpus, weights.cpu), weighed(size.mib, weights.mem)
+  local nodes = weighed(size.nodes, weights.node)
   local sum = cpus + mib + nodes + gpus + typed
   if policy.billing == "MAX_TRES" then
     sum = math.max(cpus, mib, nodes, gpus, typed)

@@ -71,10 +71,26 @@ local function nodes_of(count, job)
   local each = amounts.cpus_of_task({ cpus_per_task = amounts.u16(desc.cpus_per_task) })
   local cpus = math.max(amounts.u32(desc.min_cpus) or 0, (tasks or count * (request.tasks_per_node or 1)) * each)
   local changed = setmetatable({ nodes = count, most_nodes = count, tasks = tasks }, { __index = request })
-  if lib.shapes.even(request) and not lib.shapes.even(changed) then
+  if lib.shapes.even(request) and not lib.shapes.even(changed) or amounts.least_nodes(changed) > count then
     return nil
   end
+  for name in job.partition:gmatch("[^,]+") do
+    local part = job.parts and job.parts[name]
+    if part and count > (amounts.u32(part.max_nodes) or math.huge) then
+      return nil
+    end
+  end
   return { min_nodes = count, max_nodes = count, num_tasks = tasks, min_cpus = cpus }
+end
+
+-- The longest time limit of any of these partitions, in seconds.
+local function longest_s(job, partitions)
+  local longest = 0
+  for name in partitions:gmatch("[^,]+") do
+    local part = job.parts and job.parts[name]
+    longest = math.max(longest, 60 * (part and amounts.u32(part.max_time) or math.huge))
+  end
+  return longest > 0 and longest or math.huge
 end
 
 -- By option, in the order of changes: `option`, its name; `named`, the value that a job_desc names, or nil; `has`,
@@ -94,9 +110,13 @@ local OPTIONS = {
           return nil
         end
       end
+      local minutes = amounts.u32(job.desc.time_limit) -- the default of the new partition applies without --time
+      if minutes and 60 * (minutes == 0 and math.huge or minutes) > longest_s(job, value) then
+        return nil
+      end
       return { partition = value }
     end,
-    why_not = "it does not exist, or is closed to the user",
+    why_not = "it does not exist, is closed to the job, or its MaxTime is less than the job's time limit",
   },
   {
     key = "qos",
@@ -155,7 +175,7 @@ local OPTIONS = {
       return amounts.u32(desc.min_nodes) == value and amounts.u32(desc.max_nodes) == value
     end,
     fields = nodes_of,
-    why_not = "other options of the job require other nodes",
+    why_not = "other options of the job, or the partition, require other nodes",
     shown = function(value)
       return string.format("%.0f", value)
     end,
@@ -213,6 +233,7 @@ local function change(rule, job, state, option, value)
   local was = option.named and option.named(job.desc, job)
   local fields = option.fields(value, job)
   if fields == nil then
+    job.left_out = true -- logged for every job, so such jobs are not cached
     if rule.mode == "fit" and not job.quiet then
       local text_of = "slurm-gpu: rule %s does not set %s for uid %.0f: %s"
       slurm.log_info("%s", string.format(text_of, rule.id, option.option, job.uid, option.why_not))
@@ -243,6 +264,9 @@ local function apply(rule, job, state)
       change(rule, job, state, option, value)
     end
     value = rule.changes.defaults[option.key]
+    if option.key == "walltime" and value ~= nil then
+      value = math.min(value, longest_s(job, job.partition))
+    end
     if value ~= nil and option.named(job.desc, job) == nil and not option.has(job.desc, job, option.key, value) then
       change(rule, job, state, option, value)
     end
@@ -259,7 +283,7 @@ end
 
 -- The stage. A rule that fails leaves the job as it is.
 function changes.run(job, state)
-  job.changes, job.fields = nil, nil
+  job.changes, job.fields, job.left_out = nil, nil, nil
   local findings = lib.job.run(job, state) or {}
   if job.record then
     return findings -- updates are not changed

@@ -85,9 +85,29 @@ local function only_qos(desc)
   return names and not names:find(",", 1, true) and names or nil
 end
 
--- Whether a partition exists and is open to the user: Slurm passes the script only such partitions.
+local function lists(names, name)
+  return ("," .. names .. ","):find("," .. name .. ",", 1, true) ~= nil
+end
+
+-- Whether a partition that allows and denies these names is open to a name; true if the name is unknown.
+local function is_open(allowed, denied, name)
+  allowed, denied = text(allowed), text(denied)
+  if name == "" or name:find(",", 1, true) then
+    return true
+  end
+  return not (allowed and allowed ~= "ALL" and not lists(allowed:lower(), name))
+    and not (denied and lists(denied:lower(), name))
+end
+
+-- Whether a partition exists, accepts jobs, and is open to the job's user, account and QOS. Slurm passes the script
+-- only partitions whose AllowGroups and RootOnly admit the user.
 function job_module.may_use_partition(job, name)
-  return job.parts and job.parts[name] ~= nil
+  local part = job.parts and job.parts[name]
+  if part == nil or type(part.state_up) == "number" and part.state_up % 2 == 0 then
+    return false
+  end
+  return is_open(part.allow_accounts, part.deny_accounts, job.account)
+    and is_open(part.allow_qos, part.deny_qos, job.qos)
 end
 
 -- Whether the user may use a QOS; true if Slurm does not show the user's QOS, as before 24.11.

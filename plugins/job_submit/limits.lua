@@ -20,7 +20,7 @@ for _, rule in ipairs(policy.rules) do
     bound_by_rule[rule][limit] = lib.mostnodes.is_bound(rule, limit) or nil
     any_bound = any_bound or bound_by_rule[rule][limit] ~= nil
   end
-  any_bound = any_bound or (rule.jobs ~= nil and rule.mode == "enforce")
+  any_bound = any_bound or (rule.jobs ~= nil and (rule.mode == "enforce" or rule.mode == "fit"))
 end
 
 local function lower(room, name, value)
@@ -321,8 +321,9 @@ return function(job, state)
     end
   end
   for _, rule in ipairs(job.class.rules) do
+    local is_binding = rule.mode == "enforce" or rule.mode == "fit"
     if lib.scopes.in_force(rule, job) then
-      bound_by_rules = bound_by_rules or rule.mode == "enforce"
+      bound_by_rules = bound_by_rules or is_binding
       local exception = lib.scopes.exception_for(rule, job)
       local function value_of(key)
         local own = exception and exception.limits[key]
@@ -351,8 +352,11 @@ return function(job, state)
           evaluate(rule, "option:" .. option.key, check_option, rule, option, need, job)
         end
       end
-    elseif possible and rule.jobs and rule.mode == "enforce" and lib.scopes.in_force(rule, job, true) then
-      lib.conditions.bound(rule.jobs, job, bounds)
+    elseif rule.jobs and is_binding and lib.scopes.in_force(rule, job, true) then
+      bound_by_rules = true -- an unreadable size may be why the rule does not apply
+      if possible then
+        lib.conditions.bound(rule.jobs, job, bounds)
+      end
     end
   end
   if bound_by_rules then

@@ -142,23 +142,25 @@ end
 -- it. If the snapshot does not have all these hours, returns 0, the most that may be left, and the reason.
 function state_module.hours(state, rule, limit, value, job)
   local snapshot = state.snapshot
-  local known = snapshot and lib.snapshot.has_hours(snapshot, limit.used)
-  if not (known and (limit.before == nil or lib.snapshot.has_hours(snapshot, limit.before))) then
-    local reason = limit.kind.name .. " are unknown: they require a snapshot from slurm-gpuctld"
+  local reason = limit.kind.name .. " are unknown: they require a snapshot from slurm-gpuctld"
+  if not (snapshot and lib.snapshot.has_hours(snapshot, limit.used)) then
     return 0, limit.before and value or 0, reason
   end
   local reported = reported_of(snapshot, rule, job) or {}
   local used = reported[limit.used] or 0
   local carried = limit.before and math.max(value - (reported[limit.before] or 0), 0) or 0
+  if limit.before == nil or lib.snapshot.has_hours(snapshot, limit.before) then
+    reason = nil
+  end
   if not rule.hard then
-    return used, carried
+    return used, carried, reason
   end
   used = used + (reported[limit.committed] or 0)
   if state.counting ~= "snapshot" or state.counted ~= snapshot then
-    return used + lib.ledger.committed(state, rule, limit.hours, job, snapshot), carried
+    return used + lib.ledger.committed(state, rule, limit.hours, job, snapshot), carried, reason
   end
   local own = lib.sums.of(state, rule, job)
-  return used + (own and own[limit.hours] or 0), carried
+  return used + (own and own[limit.hours] or 0), carried, reason
 end
 
 -- Drops the cached description of a job that is about to be updated.

@@ -133,6 +133,15 @@ def fields_of(settings_class: type) -> tuple[SettingField, ...]:
     return tuple(found)
 
 
+def keys_of(settings_class: type) -> list[str]:
+    """Return the keys that a file may set in a table of this class."""
+    return [one.key for one in fields_of(settings_class) if one.description]
+
+
+def _inner_keys(shape_type: Any) -> list[str]:
+    return keys_of(shape_type) if isinstance(shape_type, type) and is_dataclass(shape_type) else []
+
+
 def decode(source: YamlSource, settings_class: type[_T]) -> _T:
     """Decode a file; if it is invalid, raise InvalidFileError with all errors."""
     decoder = Decoder(source)
@@ -146,8 +155,8 @@ class Decoder(YamlCheck):
 
     def __init__(self, source: YamlSource) -> None:
         super().__init__(source)
-        # Location of each table with fixed keys → its keys.
-        self._keys: dict[Location, list[str]] = {}
+        # Location of each table with fixed keys → its class.
+        self._classes: dict[Location, type] = {}
 
     def read(self, settings_class: type[_T]) -> _T:
         """Decode the whole file; invalid values are replaced with their defaults or None."""
@@ -178,16 +187,23 @@ class Decoder(YamlCheck):
             self.fail(at, message, key=key)
 
     def hint_for(self, location: Location, key: Any, known: Collection[str]) -> str:
-        """Name the enclosing table to which an unknown key belongs, if any."""
+        """Name the enclosing table to which an unknown key belongs, or the tables in this one."""
+        if enclosing := self._hint_of_enclosing(location, key):
+            return enclosing
+        settings = fields_of(self._classes[location]) if location in self._classes else ()
+        inner = [one.key for one in settings if one.description and key in _inner_keys(one.shape.type)]
+        return f"it is a setting of {', '.join(inner)}" if inner else super().hint_for(location, key, known)
+
+    def _hint_of_enclosing(self, location: Location, key: Any) -> str | None:
         for n in range(len(location) - 1, -1, -1):
-            if key in self._keys.get(location[:n], ()):
+            if location[:n] in self._classes and key in keys_of(self._classes[location[:n]]):
                 return f"it is a setting of {name_of(location[:n])}"
-        return super().hint_for(location, key, known)
+        return None
 
     def _table(self, at: Location, value: Any, settings_class: type, items: Items = ANY_NUMBER) -> Any:
         settings = fields_of(settings_class)
-        keys = [setting.key for setting in settings if setting.description]
-        self._keys[at] = keys
+        keys = keys_of(settings_class)
+        self._classes[at] = settings_class
         if value is None or (value == {} and items.least):
             needed = items.least or any(setting.is_required for setting in settings)
             hint = "" if needed else ", or write {}"
@@ -262,12 +278,14 @@ class Decoder(YamlCheck):
                 parsed = str(key) if key_type is None else key_type.parse(key)
                 if parsed in found:
                     self.fail(place, f"{shown(key)} is set twice", key=True)
-            except InvalidValueError as error:
-                self.fail(place, f"{shown(key)} {error}", key=True)
-                parsed = str(key)
-            except (ValueError, AttributeError, TypeError):
-                self.fail(place, f"{shown(key)} must be {key_type}", key=True)
-                parsed = str(key)
+            except (ValueError, AttributeError, TypeError) as error:
+                problem = str(error) if isinstance(error, InvalidValueError) else f"must be {key_type}"
+                if self._hint_of_enclosing(at, key) is not None:
+                    problem = f"is not valid here; {self._hint_of_enclosing(at, key)}"
+                elif one is None and str(key).isdigit():
+                    problem = "is a key without a value; write numbers without a comma, such as 50000"
+                self.fail(place, f"{shown(key)} {problem}", key=True)
+                continue
             found[parsed] = self._value(place, one, item)
         return found
 

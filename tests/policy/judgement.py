@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from fnmatch import fnmatchcase
@@ -196,18 +196,23 @@ def changed_by_rules(policy: PolicyModel, job: Request, now_s: int, *, terse: bo
         for option in CHANGEABLE:
             if option in changes.always and not _has(found.job, option, changes.always[option]):
                 found = _with_change(found, rule, option, changes.always[option])
-            if (
-                option in changes.by_default
-                and not (option in found.given or _names_value(found.job, option, terse=terse))
-                and not _has(found.job, option, changes.by_default[option])
-            ):
-                found = _with_change(found, rule, option, changes.by_default[option])
+            if option not in changes.by_default or option in found.given:
+                continue
+            default = changes.by_default[option]
+            if option == "walltime":
+                default = int(min(float(default), _longest_s(found.job.partitions)))
+            if not _names_value(found.job, option, terse=terse) and not _has(found.job, option, default):
+                found = _with_change(found, rule, option, default)
         most = _limits_of(rule, found.job, moment).get("walltime")
         if isinstance(most, tuple):
             most = _of_steps(most, fitted(policy.bundles, found.job))
         if most is not None and not isinstance(most, frozenset) and found.job.walltime_s > most:
             found = _with_change(found, rule, "walltime", int(most))
     return found
+
+
+def _longest_s(partitions: Iterable[str]) -> float:
+    return max(PARTITIONS[name].max_s for name in partitions)
 
 
 def _names_value(job: Request, option: str, *, terse: bool) -> bool:
@@ -245,8 +250,12 @@ def _with_change(before: Changed, rule: RuleModel, option: str, value: str | int
     """Return the job with an option added if the job can have it; only rules in mode fit change the job."""
     job = before.job
     own: dict[str, str | int | bool | None] = {option: value}
-    if option == "partition" and not PARTITIONS.keys() >= set(str(value).split(",")):
-        return before
+    if option == "partition":
+        partitions = set(str(value).split(","))
+        if not PARTITIONS.keys() >= partitions:
+            return before
+        if job.minutes is not None and job.walltime_s > _longest_s(partitions):
+            return before
     if option == "walltime":
         own = {"minutes": int(value) // 60}
     elif option == "exclusive":
@@ -271,6 +280,8 @@ def _with_change(before: Changed, rule: RuleModel, option: str, value: str | int
         groups = count * (job.tasks_per_node or 1) if tasks is None else tasks
         cpus = max(job.groups * each, job.min_cpus or 0, groups * each)
         own = {"nodes": count, "most_nodes": count, "n_tasks": tasks, "min_cpus": cpus}
+        if tasks is not None and job.tasks_per_node and tasks > count * job.tasks_per_node:
+            return before
         if _agrees(job) and not _agrees(replace(job, nodes=count, most_nodes=count, n_tasks=tasks)):
             return before
     findings = (*before.findings, Finding(rule.id, f"set:{option}", rule.mode, Outcome.OVER))
@@ -342,7 +353,7 @@ def capped(policy: PolicyModel, job: Request, now_s: int, *, before: Request | N
     counted = max(job.counted_nodes, job.per_job or 0) if only_per_job else job.counted_nodes
     most = math.inf
     for rule in policy.rules:
-        if rule.mode != "enforce" or not binds(rule, job, moment):
+        if rule.mode not in ("enforce", "fit") or not binds(rule, job, moment):
             continue
         if not in_force(policy, rule, run, now_s):
             if rule.jobs is not None and in_force(policy, rule, run, now_s, at_any_size=True):

@@ -27,6 +27,8 @@ class PartitionModel:
     cpus: int
     mib: int
     gpu_types: frozenset[str]
+    max_s: float = math.inf
+    """The maximum time limit of a job, in seconds."""
     weights: Mapping[str, Fraction] = field(default_factory=dict)
     """The billing weights of CPUs (cpu), GiB of memory (mem), nodes, GPUs, shards and GPUs of each type."""
 
@@ -42,8 +44,8 @@ WEIGHTS = {
     "gres/mps": Fraction(1, 64),
 }
 PARTITIONS = {
-    "gpu": PartitionModel(4, 32, 100_000, frozenset({"a100"}), WEIGHTS),
-    "long": PartitionModel(2, 16, 50_000, frozenset({"a100", "v100"})),
+    "gpu": PartitionModel(4, 32, 100_000, frozenset({"a100"}), weights=WEIGHTS),
+    "long": PartitionModel(2, 16, 50_000, frozenset({"a100", "v100"}), max_s=3600),
 }
 DEFAULT_MIB_PER_GPU = 16384
 DEFAULT_MIB_PER_CPU = 1024

@@ -53,6 +53,7 @@ def test_the_weights_of_the_partition_apply(lua: str) -> None:
         ("mem=1024.0G", 8192),
         ("cpu=2.5,license/matlab=9,bb/datawarp=1G", 10),
         ("GRES/gpu:h100=7", 0),
+        ("CPU=1e1,Mem=+0", 40),
     ],
 )
 def test_weights_have_the_forms_of_slurm_conf(weights: str, expected: int) -> None:
@@ -86,3 +87,10 @@ def test_the_calculation_is_that_of_slurm_conf(flags: str, expected: str | None)
         raw={"PriorityFlags": flags},
     )
     assert SiteFacts.of(settings, [], Path("/run"), "UTC").billing == expected
+
+
+def test_an_endless_amount_is_over_each_limit() -> None:
+    endless = description(replace(JOB, min_cpus=4_294_967_295))
+    for weights in ("GRES/gpu=2", "CPU=1", "node=1"):
+        partitions = [{**one, "billing_weights_str": weights} for one in PARTITIONS]
+        assert not script_of().submit(endless, partitions).accepted

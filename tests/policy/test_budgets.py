@@ -211,6 +211,8 @@ def test_only_limits_on_the_gpu_hours_of_a_period_can_be_hard() -> None:
     )
     (mistake,) = mistakes((TEXT % "gpu_hours: 4").replace("per: account", "per: job"))
     assert "hard: only limits" in mistake
+    (mistake,) = mistakes(TEXT % "gpu_hours: {month: 1}, billing_hours: {month: 500}")
+    assert "billing_hours cannot be hard" in mistake
 
 
 def test_only_calendar_periods_carry_over() -> None:

@@ -15,7 +15,7 @@ from slurm_gpu.policy.language.check import check_policy
 from slurm_gpu.policy.language.cluster_names import unknown_to_cluster
 from slurm_gpu.policy.language.job_changes import SetOptions, options_text
 from slurm_gpu.policy.language.names import resolve_names
-from slurm_gpu.policy.lua.bundle import SiteFacts, build_bundle, compile_policy
+from slurm_gpu.policy.lua.bundle import NodeResources, SiteFacts, build_bundle, compile_policy
 from slurm_gpu.policy.lua.decisions import DecisionCounts, DecisionLine
 from slurm_gpu.policy.lua.script import LUA_VERSIONS, Change, PolicyScript, ScriptDecision
 from slurm_gpu.policy.pages.page import make_page
@@ -94,7 +94,8 @@ def test_defaults_are_only_for_jobs_that_do_not_name_the_option() -> None:
     assert submit(rule, job=named).messages == ()
     verdict = PolicyScript(bundle(rule)).submit(description(Request(1001, "vision"), terse=True), PARTS)
     fields = ("time_limit", "features", "min_nodes", "qos", "partition")
-    assert names(verdict, *fields) == [120, "a100", 2, "short", "debug"]
+    # The partition's default time limit, which is its longest, remains.
+    assert names(verdict, *fields) == [None, "a100", 2, "short", "debug"]
 
 
 @pytest.mark.parametrize(
@@ -125,7 +126,8 @@ def test_a_partition_or_qos_that_is_closed_to_the_user_is_not_set() -> None:
     verdict = submit("mode: fit, set: {partition: secret, qos: short}", assoc_qos="normal,long")
     assert names(verdict, "partition", "qos") == ["gpu", "normal"]
     reasons = [
-        "--partition for uid 1001: it does not exist, or is closed to the user",
+        "--partition for uid 1001: it does not exist, is closed to the job, or its MaxTime is less than the "
+        "job's time limit",
         "--qos for uid 1001: the user may not use it",
     ]
     assert refusals(verdict) == [f"slurm-gpu: rule r0 does not set {reason}" for reason in reasons]
@@ -154,12 +156,14 @@ def test_nodes_that_the_job_cannot_use_are_not_set() -> None:
     for job in (
         Request(1001, "vision", listed_nodes=3),
         Request(1001, "vision", per_job=8, per_node=4, nodes=2, most_nodes=2),
+        Request(1001, "vision", nodes=4, most_nodes=4, n_tasks=8, tasks_per_node=2),
     ):
         verdict = submit("mode: fit, set: {nodes: 1}", job=job)
         assert verdict.changes == ()
         (line,) = refusals(verdict)
         assert line.endswith(
-            "does not set --nodes for uid 1001: other options of the job require other nodes"
+            "does not set --nodes for uid 1001: other options of the job, or the partition, "
+            "require other nodes"
         )
 
 
@@ -303,12 +307,12 @@ def test_pages() -> None:
     policy = check_policy(parse_yaml(text(f"mode: fit, {options}"), "p.yaml"))
     section = make_page(policy).rules[0]
     assert section.limits == (
-        "jobs get --partition=debug --constraint='a|b'",
-        "jobs without these options get --time=01:00:00",
+        "jobs get --partition=debug --constraint='a|b' (in addition to their own constraint)",
+        "jobs without --time get --time=01:00:00",
         "time limit at most 2h",
     )
     assert section.remarks == (
-        "Jobs are changed at submission, and sbatch prints each change.",
+        "Jobs are changed at submission, and each change is printed.",
         "A longer time limit is shortened, and the job is not refused.",
     )
     found = to_json(policy)["rules"][0]
@@ -326,3 +330,54 @@ def test_constraints_are_read_and_shown_as_written(features: list[str], sign: st
     assert policy.rules[0].set == SetOptions(constraint=constraint)
     quote = "'" if len(features) > 1 else ""
     assert options_text({"constraint": constraint}) == f"--constraint={quote}{constraint}{quote}"
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"allow_accounts": "research"},
+        {"deny_accounts": "Vision"},
+        {"deny_qos": "normal"},
+        {"allow_qos": "long,short"},
+        {"state_up": 2},
+        {"max_time": 10},
+        {},
+    ],
+)
+def test_a_partition_that_slurm_would_refuse_is_not_set(part: dict[str, Any]) -> None:
+    parts = [*PARTITIONS, {"name": "debug", "flag_default": 0, "max_time": 30, "state_up": 3, **part}]
+    rule = "mode: fit, set: {partition: debug}"
+    verdict = PolicyScript(bundle(rule)).submit(description(JOB), parts)
+    assert names(verdict, "partition") == ["gpu" if part else "debug"]
+
+
+def test_more_nodes_than_the_partition_allows_are_not_set() -> None:
+    parts = [{**PARTITIONS[0], "max_nodes": 1}]
+    verdict = PolicyScript(bundle("mode: fit, set: {nodes: 2}")).submit(description(JOB), parts)
+    assert verdict.changes == ()
+
+
+@pytest.mark.parametrize("request_of_gpus", ["gres:gpu:+8", "gres:gpu:0x8"])
+def test_an_unreadable_size_is_refused_where_a_rule_depends_on_it(request_of_gpus: str) -> None:
+    rule = "mode: fit, jobs: {at_least: {gpus: 4}}, limits: {walltime: 1h}"
+    refused = submit(rule, job=Request(1001, "vision", minutes=600), tres_per_node=request_of_gpus)
+    assert not refused.accepted
+    assert "plain numbers" in " ".join(refused.messages)
+
+
+def test_a_job_cannot_grow_into_the_conditions_of_a_rule() -> None:
+    source = parse_yaml(text("mode: fit, jobs: {at_least: {gpus: 8}}, limits: {walltime: 1h}"), "p.yaml")
+    policy = check_policy(source)
+    nodes = {"gpu": {NodeResources(4, 256, 256, 2, 500_000): 100}}
+    facts = SiteFacts(year=2026, partition_nodes=nodes)
+    plugin = PolicyScript(
+        build_bundle(compile_policy(policy, resolve_names(policy, source, Directory()), facts))
+    )
+    job = Request(1001, "vision", per_node=2, n_tasks=128, minutes=600)
+    assert names(plugin.submit(description(job), PARTS), "max_nodes", "time_limit") == [1, 600]
+
+
+def test_a_change_that_is_left_out_is_logged_for_each_job() -> None:
+    plugin = PolicyScript(bundle("mode: fit, set: {qos: short}"))
+    logs = [plugin.submit({**description(JOB), "assoc_qos": "normal"}, PARTS) for _ in range(3)]
+    assert [len(refusals(one)) for one in logs] == [1, 1, 1]

@@ -29,7 +29,8 @@ def test_counts_are_by_rule_and_mode(tmp_path: Path) -> None:
     (tmp_path / "decisions.log.1").write_text(line(100, "allow", "-"))
     (tmp_path / "decisions.log").write_text(
         line(101, "deny", "share:gpus_total:enforce,share:jobs_total:enforce,days:walltime:observe")
-        + line(102, "allow", "days:walltime:observe,types:gpus:a100:advise")
+        + line(102, "allow", "days:walltime:observe,types:gpus:a100:advise,route:set:partition:fit")
+        + line(102, "deny", "share:gpus_total:enforce,route:set:partition:fit")
         + line(103, "allow", "share:gpus_total:error", " error=oh%20no")
         + line(105, "allow", "share:gpus_total:error", " error=oh%20no")
         + "nonsense\n\n"
@@ -37,11 +38,12 @@ def test_counts_are_by_rule_and_mode(tmp_path: Path) -> None:
     )
     counts = count_decisions(tmp_path)
     assert counts is not None
-    assert (counts.since_s, counts.accepted, counts.refused, counts.failed) == (100, 4, 1, 2)
+    assert (counts.since_s, counts.accepted, counts.refused, counts.failed) == (100, 4, 2, 2)
     assert counts.rules == {
-        "share": RuleCount(refused=1, errors=2, errors_from_s=103, errors_to_s=105),
+        "share": RuleCount(refused=2, errors=2, errors_from_s=103, errors_to_s=105),
         "days": RuleCount(observed=2),
         "types": RuleCount(advised=1),
+        "route": RuleCount(changed=1),
     }
 
 

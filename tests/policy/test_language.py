@@ -261,7 +261,14 @@ def test_the_compiled_policy_has_one_number_per_limit() -> None:
             "'1d' must be day, week, month, quarter, year or a number of days from 2d to 366d, such as 30d",
         ),
         ("8: 2d", "h100: 2d", "write jobs: {gpu_types: [a100]} in a rule with per: job"),
+        ("{day: 12.5, week: 500}", "{week: 50,000}", "'000' is a key without a value; write numbers without"),
         # Settings in the wrong place.
+        (
+            "{day: 12.5, week: 500}",
+            "{week: 5, hard: true}",
+            "'hard' is not valid here; it is a setting of rule 2",
+        ),
+        ("    kind: interactive", "    kind: interactive\n    partition: debug", "of set, defaults"),
         ("jobs_total: 20", "jobs_total: 20\n      hard: true", "limits of rule 2; it is a setting of rule 2"),
         ("      nodes: 4\n", "      nodes_running: 4\n", "'nodes_running' is not allowed in a rule with per"),
         (

@@ -66,7 +66,7 @@ EXPECTED = (
     "    at most 500 GPU-hours a week per user",
     "    at most 4,000 CPU-hours in 30 days per user",
     "    at most 70,000 billing-hours a year per user",
-    "    Jobs over the limit are accepted, and wait.",
+    "    Jobs that exceed it together wait; a job that exceeds it by itself is refused.",
 )
 BUNDLES = (
     "train  (jobs with GPUs of type a100)",

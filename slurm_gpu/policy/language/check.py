@@ -151,6 +151,12 @@ class _Check(Decoder):
         if rule.hard and not any(self.periods((*one, "limits", key)) for one in places for key in UNITS):
             message = "hard: only limits on hours by period can be hard, such as gpu_hours: {month: 500}"
             self.fail_once((*at, "hard"), message, key=True)
+        elif rule.hard and any(self.periods((*one, "limits", "billing_hours")) for one in places):
+            message = (
+                "hard: Slurm does not report what pending jobs will be billed, so billing_hours cannot be "
+                "hard; write them in another rule"
+            )
+            self.fail_once((*at, "hard"), message, key=True)
         if rule.carry_over:
             self.carry_over(at, places)
         if self.has(*at, "when", "at") and not any(self.has(*at, "when", key) for key in ("days", "hours")):

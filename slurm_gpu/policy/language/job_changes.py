@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from slurm_gpu.policy.language.lua_literals import Plain
-from slurm_gpu.policy.language.value_types import CONSTRAINT, EXCLUSIVE, NODES, PARTITION, QOS, WALLTIME
+from slurm_gpu.policy.language.value_types import CONSTRAINT, EXCLUSIVE, NODES, PARTITIONS, QOS, WALLTIME
 from slurm_gpu.text.units import format_slurm_time
 
 
@@ -15,7 +15,7 @@ from slurm_gpu.text.units import format_slurm_time
 class SetOptions:
     """Options that every job of the rule gets; None means that the rule does not set the option."""
 
-    partition: Annotated[str | None, PARTITION, "`--partition`."] = None
+    partition: Annotated[str | None, PARTITIONS, "`--partition`."] = None
     qos: Annotated[str | None, QOS, "`--qos`."] = None
     constraint: Annotated[str | None, CONSTRAINT, "`--constraint`, joined with the job's own by `&`."] = None
     exclusive: Annotated[bool | None, EXCLUSIVE, "`--exclusive`."] = None
@@ -36,7 +36,7 @@ class SetOptions:
 class DefaultOptions:
     """Options for jobs that do not specify them; None means that the rule sets no default."""
 
-    partition: Annotated[str | None, PARTITION, "`--partition`."] = None
+    partition: Annotated[str | None, PARTITIONS, "`--partition`."] = None
     qos: Annotated[str | None, QOS, "`--qos`."] = None
     constraint: Annotated[str | None, CONSTRAINT, "`--constraint`."] = None
     nodes: Annotated[int | None, NODES, "`--nodes`."] = None

@@ -281,7 +281,7 @@ class PolicyRule:
     mode: Annotated[Mode, "Log violations, warn the user, change the job, or refuse it."] = Mode.OBSERVE
     on_error: Annotated[OnError, "The decision if slurm-gpu itself fails."] = OnError.ALLOW
     when: Annotated[Hours | None, _NAMES, "The times at which it applies."] = None
-    hard: Annotated[bool, "Count hours of GPUs or CPUs that pending and running jobs may still use."] = False
+    hard: Annotated[bool, "Count hours that pending and running jobs may still use."] = False
     carry_over: Annotated[bool, "Add the unused part of the previous period's limit."] = False
     jobs: Annotated[JobConditions | None, _NAMES, "Only jobs that may meet all of these conditions."] = None
     kind: Annotated[JobKind | None, "Only jobs with a script (batch) or without (interactive)."] = None

@@ -82,7 +82,8 @@ class DecisionCounts:
             self.refused += 1
         self.failed += "error" in fields
         for rule, kind in dict.fromkeys(_objections(fields["rules"])):
-            self.rules.setdefault(rule, RuleCount()).count(kind, int(words[1]))
+            if kind != "fit" or words[3] == "allow":  # a refused job is not changed
+                self.rules.setdefault(rule, RuleCount()).count(kind, int(words[1]))
 
 
 def count_decisions(run_directory: Path) -> DecisionCounts | None:

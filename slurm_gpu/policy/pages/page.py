@@ -61,10 +61,12 @@ _MODE = {
 }
 # The modes of rules that change jobs.
 _CHANGE_MODE = {
-    Mode.FIT: "Jobs are changed at submission, and sbatch prints each change.",
-    Mode.ADVISE: "Advice only: jobs stay as they are, and sbatch prints the better options.",
+    Mode.FIT: "Jobs are changed at submission, and each change is printed.",
+    Mode.ADVISE: "Advice only: jobs stay as they are, and the better options are printed.",
     Mode.OBSERVE: "On trial: jobs stay as they are.",
 }
+# The mode of a tier that differs from that of its rule.
+_TIER_MODE = _MODE | {Mode.ENFORCE: "Enforced.", Mode.FIT: "A longer time limit is shortened."}
 _NEED = {Need.REQUIRED: "Jobs must set", Need.FORBIDDEN: "Jobs must not set"}
 _OPTIONS = {"gpu_type": "the type of each GPU", "mem": "--mem, --mem-per-cpu or --mem-per-gpu"}
 _KIND = {
@@ -208,7 +210,7 @@ def _rule(rule: PolicyRule, policy: Policy) -> Section:
     elif rule.mode in _MODE:
         remarks.append(_MODE[rule.mode])
     elif any(kind.scope is Scope.RUNNING for part in rule.with_limits for kind, _ in set_limits(part.limits)):
-        remarks.append("Jobs over the limit are accepted, and wait.")
+        remarks.append("Jobs that exceed it together wait; a job that exceeds it by itself is refused.")
     remarks += [
         f"A weekly adjustment may move the limit on {_running(LIMITS[one.key].what)} "
         f"between {value_text(one.key, one.low)} and {value_text(one.key, one.high)}."
@@ -238,7 +240,7 @@ def _tier(tier: Tier, rule: PolicyRule, policy: Policy) -> str:
     if tier.why is not None:
         text += f" ({tier.why})"
     text = ". ".join((text, *(need.removesuffix(".") for need in _needs(tier))))
-    return text if tier.mode in (None, rule.mode) else f"{text}. {_MODE.get(tier.mode, 'Enforced.')}"
+    return text if tier.mode in (None, rule.mode) else f"{text}. {_TIER_MODE[tier.mode]}"
 
 
 def _named(group: str, groups: Mapping[str, Group]) -> str:
@@ -339,9 +341,12 @@ def _group_text(group: Group, groups: Mapping[str, Group]) -> str:
 
 def _changes(rule: PolicyRule) -> Iterator[str]:
     if rule.set is not None:
-        yield f"jobs get {options_text(rule.set.table())}"
-    if rule.defaults is not None:
-        yield f"jobs without these options get {options_text(rule.defaults.table())}"
+        also = " (in addition to their own constraint)" if rule.set.constraint is not None else ""
+        yield f"jobs get {options_text(rule.set.table())}{also}"
+    for key, value in () if rule.defaults is None else rule.defaults.table().items():
+        if value is not None:
+            option = options_text({key: value})
+            yield f"jobs without {option.partition('=')[0]} get {option}"
 
 
 def _needs(of: PolicyRule | Tier) -> list[str]:
