@@ -407,11 +407,12 @@ rules:
 def test_explain_shows_changes_and_checks_the_changed_job(
     cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = ("sbatch", "--gpus=1", "--time=1:00:00", "--partition=gpu", "--wrap=true")
+    job = ("sbatch", "--gpus=1", "--mem=8G", "--time=1:00:00", "--partition=gpu", "--wrap=true")
     partitions = [
         submission.Partition(name="gpu", is_default=True, default_time_s=3600, max_time_s=None),
-        submission.Partition(name="debug", is_default=False, default_time_s=60, max_time_s=1800),
+        submission.Partition(name="debug", is_default=False, default_time_s=60, max_time_s=None),
     ]
+    partitions[1] = replace(partitions[1], max_memory_per_node_mib=4096)
     monkeypatch.setattr("slurm_gpu.cli.policy.explain.read_partitions", lambda run: partitions)
     answers = []
     for partition in ("gpu", "debug"):
@@ -426,7 +427,7 @@ def test_explain_shows_changes_and_checks_the_changed_job(
     assert answers[1]["messages"] == ["Rule short sets --partition=debug (was gpu): Soon."]
     assert answers[1]["notes"][-1] == "rule later would set --qos=low (mode: observe)"
     # The changed job, not the one that the user submitted, is what Slurm checks.
-    assert [[note for note in one["notes"] if "30" in note] != [] for one in answers] == [False, True]
+    assert [any("at most 4G per node" in note for note in one["notes"]) for one in answers] == [False, True]
 
 
 def test_explain_describes_the_zone_of_an_accepted_job_only(
