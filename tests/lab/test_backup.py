@@ -15,6 +15,7 @@ import pytest
 
 from lab import services
 from lab.cluster import Lab
+from lab.configuration import slurm_version
 from lab.polling import wait_for
 from slurm_gpu.client.database_client import DatabaseClient
 from slurm_gpu.config.site import load_config
@@ -191,7 +192,11 @@ def test_weights_of_nodes_continue_during_failover_and_are_restored_at_the_end(b
 
         lab.daemons["slurmctld"].kill9()
         first.kill9()
-        wait_for(lambda: _taken_over(backup), 60, "the backup sets them", backup.said, 0.5)
+        wait_for(
+            lambda: _taken_over(backup) or _is_rejected(lab), 60, "the backup sets them", backup.said, 0.5
+        )
+        if _is_rejected(lab) and slurm_version() == (24, 11):
+            pytest.xfail("slurmctld 24.11 may reject a node with shards that registers after a takeover")
         assert _check(backup.run(*_doctor(), check=False), "weights")[0] == "ok"
         assert _weight(lab) == WHOLE
 
@@ -277,6 +282,11 @@ def _taken_over(backup: Backup) -> bool:
     """Return whether slurm-gpuctld on the second host is active and has set the weights."""
     table = read(backup.root / "run" / "placement.json")
     return table is not None and table.in_charge and [line.weight for line in table.nodes] == [WHOLE]
+
+
+def _is_rejected(lab: Lab) -> bool:
+    """Return whether slurmctld has rejected the registration of the only node."""
+    return "INVALID_REG" in lab.run_as("root", ["scontrol", "show", "nodes"], check=False).stdout
 
 
 def _ping(lab: Lab) -> str:

@@ -26,8 +26,13 @@ def test_jobs_on_a_dynamic_node_are_measured(lab_with: LabWith) -> None:
 
     assert "DYNAMIC_NORM" in lab.output(["scontrol", "show", "node", "n2"])
     two_jobs_are_measured()
-    report = lab.run_as("root", ["slurm-gpu", "doctor"], check=False).stdout
-    assert "4 GPUs of n2: each File= matches a GPU of the driver" in report
+    matches = "4 GPUs of n2: each File= matches a GPU of the driver"
+    wait_for(
+        lambda: matches in lab.run_as("root", ["slurm-gpu", "doctor"], check=False).stdout,
+        60,
+        "doctor compares the GPUs of n2",
+        interval_s=1,
+    )
     wait_for(lambda: not lab.output(["squeue", "--noheader"]), 60, "n2 is empty")
     slurmd = lab.daemons["slurmd-n2"]
     slurmd.stop()
