@@ -190,6 +190,22 @@ def test_what_was_left_of_the_previous_period_is_added_once(tmp_path: Path) -> N
     assert messages(None, 0) == [asked]
 
 
+def test_known_use_counts_while_the_previous_period_is_unknown(tmp_path: Path) -> None:
+    rule = replace(BUDGET, limits={"cpu_hours:day": 10}, hard=False, carry_over=True)
+    site, job = site_of(tmp_path, rule), description(Request(1001, "vision", n_tasks=1, minutes=60))
+
+    def messages(used: float) -> str:
+        site.second += 1
+        hours = {("budget", None, "cpu_hours:day"): used, ("budget", None, "cpu_hours:day_before"): 1.0}
+        text = snapshot(site.second, site.second, [rule], [], hours=hours)
+        assert " cpu_h_day_before=1" in text
+        site.file.write_text(text.replace(" cpu_h_day_before=1", ""))
+        return "".join(site.script.submit(job, PARTITIONS).messages)
+
+    assert "CPU-hours today:" not in messages(3)
+    assert "CPU-hours today:" in messages(30)
+
+
 def test_an_accepted_job_is_compared_again_with_what_was_carried_over(tmp_path: Path) -> None:
     rule = replace(BUDGET, limits={"gpu_hours:month": 8}, carry_over=True)
     site = site_of(tmp_path, rule)
