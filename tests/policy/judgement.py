@@ -89,7 +89,7 @@ class Known:
     jobs: Sequence[Request]
     """Running and pending jobs."""
     pending: Sequence[Request]
-    """Those of `jobs` that are pending."""
+    """The pending jobs among `jobs`."""
     now_s: int
     hours: Hours | None = None
     """None if no snapshot contains used hours."""
