@@ -74,7 +74,8 @@ class Kind:
     def amount_of(self, decision: dict[str, str]) -> int:
         """Return the amount in a line of decisions.log."""
         if self.name == "hours":
-            return round(float(decision["committed"]))
+            committed = dict(one.split(":", 1) for one in decision["committed"].split(","))
+            return round(float(committed["gpu_h"]))
         return int(decision["mgpu"]) // 1000 if self.name == "gpus" else int(decision["tasks"])
 
 
