@@ -93,6 +93,13 @@ local function add_smaller(lines, job, state, findings)
   local found = remedy_for(job, function(fields)
     return lib.judge.instead(job, state, fields)
   end)
+  if not found and job.is_over_limit then
+    local function within_limits(fields)
+      return lib.judge.instead(job, state, fields, false, true)
+    end
+    local fine, unchanged = pcall(within_limits, {})
+    found = fine and remedy_for(unchanged, within_limits)
+  end
   if found then
     add_remedy(lines, "  Try", found)
     return

@@ -1,8 +1,13 @@
--- requires: amounts, job, measures, scopes, shapes, zones
--- The first stage if a rule changes jobs (`set:`, `defaults:`, or a time limit in `mode: fit`): reads a new job, and
--- applies these rules in order. Each rule and all later stages see the job as changed by earlier rules. Adds to job:
--- changes = a list of {rule, key, option, was = the value that the job named}, nil if there are none; and fields = the
--- fields to write to job_desc. In modes other than `fit`, a change is listed but not made.
+-- requires: amounts, job, limits, measures, scopes, shapes, state, zones
+--
+-- The first stage if a rule changes jobs (`set:`, `defaults:`, `over_limit:`, or a time limit in `mode: fit`): reads a
+-- new job, and applies these rules in order. Each rule and all later stages see the job as changed by earlier rules.
+-- In modes other than `fit`, a change is listed but not made.
+--
+-- Adds to job: changes = a list of {rule, key, option, was, finding}, nil if there are none; and fields = the fields to
+-- write to job_desc. In `changes`, `was` is the value that the job named, and `finding` the limit that the job exceeds.
+-- Also adds is_over_limit = whether the job exceeds a limit of a rule with `over_limit:`, and over_limit_room = the
+-- amounts that such rules would accept.
 local policy, lib = ...
 local amounts = lib.amounts
 local changes = {}
@@ -10,7 +15,7 @@ local changes = {}
 -- The rules that change jobs.
 local rules = {}
 for _, rule in ipairs(policy.rules) do
-  if rule.changes then
+  if rule.changes or rule.over_limit then
     rules[#rules + 1] = rule
   end
 end
@@ -228,8 +233,8 @@ local function make(job, state, fields)
   end
 end
 
--- Lists a change, and makes it in mode `fit`.
-local function change(rule, job, state, option, value)
+-- Lists a change, and makes it in mode `fit`. Returns whether the job can have the option.
+local function change(rule, job, state, option, value, finding)
   local was = option.named and option.named(job.desc, job)
   local fields = option.fields(value, job)
   if fields == nil then
@@ -238,7 +243,7 @@ local function change(rule, job, state, option, value)
       local text_of = "slurm-gpu: rule %s does not set %s for uid %.0f: %s"
       slurm.log_info("%s", string.format(text_of, rule.id, option.option, job.uid, option.why_not))
     end
-    return
+    return false
   end
   local shown = option.shown and option.shown(value, fields) or value
   local made = {
@@ -246,6 +251,7 @@ local function change(rule, job, state, option, value)
     key = option.key,
     option = option.option .. (value == true and "" or "=" .. shown),
     was = option.key ~= "constraint" and was or nil,
+    finding = finding,
   }
   if rule.mode == "fit" then
     make(job, state, fields)
@@ -255,6 +261,7 @@ local function change(rule, job, state, option, value)
   if slurm_gpu_changed and not job.quiet then -- set outside slurmctld only
     slurm_gpu_changed(rule.id, rule.mode, made.option, made.was or "")
   end
+  return true
 end
 
 local function apply(rule, job, state)
@@ -281,16 +288,59 @@ local function apply(rule, job, state)
   end
 end
 
+-- Applies a rule with `over_limit`. Returns its errors, and the findings that refuse a job that cannot have the options
+-- or, if job.within_limits is true, must not have them.
+local function apply_over_limit(rule, job, state)
+  local het_sums = job.het_sums
+  job.het_sums = job.het and setmetatable({}, { __index = het_sums or job.het.sums })
+  lib.state.run(job, state)
+  local errors, over = {}, {}
+  for _, finding in ipairs(lib.limits.exceeded(rule, job, state, job.over_limit_room)) do
+    table.insert(finding.error and errors or over, finding)
+  end
+  job.het_sums = het_sums -- limits.lua counts the component after all changes
+  local fits = rule.mode == "fit"
+  local function refuse(remark)
+    for _, finding in ipairs(over) do
+      finding.mode, finding.remark = fits and "enforce" or rule.mode, remark
+      errors[#errors + 1] = finding
+    end
+    return errors
+  end
+  if over[1] == nil then
+    return errors
+  elseif fits and job.within_limits then
+    return refuse()
+  end
+  job.is_over_limit = job.is_over_limit or fits
+  for _, option in ipairs(OPTIONS) do
+    local value = rule.over_limit[option.key]
+    if value ~= nil and not option.has(job.desc, job, option.key, value) then
+      if not change(rule, job, state, option, value, over[1]) then
+        return refuse("Jobs over the limit get " .. option.option .. "=" .. value .. ", but " .. option.why_not .. ".")
+      end
+    end
+  end
+  return errors
+end
+
 -- The stage. A rule that fails leaves the job as it is.
 function changes.run(job, state)
   job.changes, job.fields, job.left_out = nil, nil, nil
+  job.is_over_limit, job.over_limit_room = false, {}
   local findings = lib.job.run(job, state) or {}
   if job.record then
     return findings -- updates are not changed
   end
   for _, rule in ipairs(rules) do
     local fine, reason = pcall(function()
-      if lib.scopes.applies(rule, job) and lib.scopes.in_force(rule, job) then
+      if not (lib.scopes.applies(rule, job) and lib.scopes.in_force(rule, job)) then
+        return
+      elseif rule.over_limit then
+        for _, finding in ipairs(apply_over_limit(rule, job, state)) do
+          findings[#findings + 1] = finding
+        end
+      else
         apply(rule, job, state)
       end
     end)

@@ -20,6 +20,26 @@ local function say(text)
   slurm.log_user("%s", text)
 end
 
+-- Returns the amounts of a finding as a sentence.
+local function numbers_of(finding, job)
+  local rule = finding.rule
+  local numbers = finding.label .. ": "
+  if finding.used then
+    local recent = finding.recent and " (" .. finding.recent .. " just submitted)" or ""
+    numbers = numbers .. "used " .. finding.used .. recent .. ", "
+  end
+  local bound = finding.limit and "limit " .. finding.limit or finding.least or "allowed " .. finding.allowed
+  numbers = numbers .. bound .. ", requested " .. finding.requested
+  if rule.per == "group" then
+    local group = policy.groups[rule.group]
+    numbers = numbers .. " (limit shared by " .. (group.label or "group " .. group.name) .. ")"
+  elseif rule.per == "account" then
+    local account = job.account == "" and "all jobs without an account" or "account " .. job.account
+    numbers = numbers .. " (limit shared by " .. account .. ")"
+  end
+  return numbers .. "."
+end
+
 -- Adds the amounts of a finding. The rule and its reason come first, unless the previous finding has the same rule.
 local function explain_finding(lines, finding, job, before)
   local rule = finding.rule
@@ -36,21 +56,7 @@ local function explain_finding(lines, finding, job, before)
     wrap(lines, finding.text, "  ")
     return
   end
-  local numbers = finding.label .. ": "
-  if finding.used then
-    local recent = finding.recent and " (" .. finding.recent .. " just submitted)" or ""
-    numbers = numbers .. "used " .. finding.used .. recent .. ", "
-  end
-  local bound = finding.limit and "limit " .. finding.limit or finding.least or "allowed " .. finding.allowed
-  numbers = numbers .. bound .. ", requested " .. finding.requested
-  if rule.per == "group" then
-    local group = policy.groups[rule.group]
-    numbers = numbers .. " (limit shared by " .. (group.label or "group " .. group.name) .. ")"
-  elseif rule.per == "account" then
-    local account = job.account == "" and "all jobs without an account" or "account " .. job.account
-    numbers = numbers .. " (limit shared by " .. account .. ")"
-  end
-  wrap(lines, numbers .. ".", "  ")
+  wrap(lines, numbers_of(finding, job), "  ")
   local explained = before and before.label:find("GPUs ")
   if finding.label:find("GPUs ") and job.form == "whole_nodes" and not (finding.least or explained) then
     wrap(lines, "An exclusive job gets all GPUs of its nodes, even those that it does not request.", "  ")
@@ -73,7 +79,8 @@ local function contact_line(lines)
   end
 end
 
--- Returns the changes that rules in this mode make to a job, as a list of {rule, text}, with one entry for each rule.
+-- Returns the changes that rules in this mode make to a job, as a list of {rule, text, finding = the exceeded limit},
+-- with one entry for each rule.
 local function changes_in(mode, job)
   local found = {}
   for _, change in ipairs(job.changes or {}) do
@@ -85,9 +92,17 @@ local function changes_in(mode, job)
       end
       local was = change.was and mode == "fit" and " (was " .. change.was .. ")" or ""
       last.text = last.text .. (last.text ~= "" and " " or "") .. change.option .. was
+      last.finding = change.finding
     end
   end
   return found
+end
+
+-- Adds the limit that is the reason for a change, if there is one.
+local function add_numbers(lines, one, job)
+  if one.finding then
+    wrap(lines, numbers_of(one.finding, job), "  ")
+  end
 end
 
 -- Sends the user a line about each rule that changed the job, or would do so in mode `fit`.
@@ -95,9 +110,11 @@ local function report_changes(job)
   local lines = {}
   for _, one in ipairs(changes_in("fit", job)) do
     wrap(lines, "Rule " .. one.rule.id .. " sets " .. one.text .. ": " .. one.rule.why, "")
+    add_numbers(lines, one, job)
   end
   for _, one in ipairs(changes_in("advise", job)) do
     wrap(lines, "Rule " .. one.rule.id .. ": " .. one.rule.why .. " Try: " .. one.text, "")
+    add_numbers(lines, one, job)
   end
   if #lines > 0 then
     say(table.concat(lines, "\n"))
@@ -214,6 +231,7 @@ function decide.run(job, state)
     end
     for _, one in ipairs(changes_in("fit", job)) do
       wrap(lines, "Before this check, rule " .. one.rule.id .. " set " .. one.text .. ".", "  ")
+      add_numbers(lines, one, job)
     end
     if #refusals > 0 then
       lib.advice(lines, job, state, refusals)

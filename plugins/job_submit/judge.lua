@@ -22,8 +22,7 @@ end
 function judge.objections(job)
   local wrong
   for _, finding in ipairs(job.findings) do
-    local rule = finding.rule
-    if finding.mode == "enforce" or finding.error and rule.mode == "enforce" and rule.on_error == "deny" then
+    if finding.mode == "enforce" or finding.error and finding.rule.denies_errors then
       wrong = wrong or {}
       wrong[finding.key] = finding
     end
@@ -32,7 +31,8 @@ function judge.objections(job)
 end
 
 -- Judges a copy of the job with other fields in its job_desc. `alone` ignores all other running and pending jobs.
-function judge.instead(job, state, fields, alone)
+-- `within_limits` refuses a job that a rule with `over_limit` would change.
+function judge.instead(job, state, fields, alone, within_limits)
   local desc = setmetatable({}, {
     __index = function(_, name)
       local value = fields[name]
@@ -52,6 +52,7 @@ function judge.instead(job, state, fields, alone)
     het = job.het,
     quiet = true,
     alone = alone,
+    within_limits = within_limits,
   }, state)
 end
 

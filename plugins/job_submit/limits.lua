@@ -8,8 +8,11 @@
 -- Also sets job.room: the amounts that would be accepted and the minimums, by the key of the limit. If job.checks is a
 -- list, each limit that applies to the job is appended to it: {rule, sum (the measure) or hours (the limit), bound,
 -- requested}. May write max_nodes.
+--
+-- Rules with `over_limit` do not refuse new jobs: changes.lua calls limits.exceeded for them. They refuse updates.
 local policy, lib = ...
 local amounts = lib.amounts
+local limits = {}
 
 local limits_by_rule = {}
 -- The limits, by rule, that a job could exceed by using more nodes; and whether any rule has such a limit.
@@ -99,7 +102,7 @@ local function check(rule, limit, steps, job, state, room)
   end
   bound = bound + carried
   local left = bound - used
-  if rule.mode == "enforce" then
+  if rule.mode == "enforce" or job.within_limits then
     lower(room, limit.key, left)
   end
   local fits = requested == 0 or requested <= left
@@ -119,7 +122,7 @@ local function check(rule, limit, steps, job, state, room)
     used = (limit.sum or limit.hours) and not unknown and limit.text(used) or nil,
     limit = limit_text(limit, value, bound, carried, unknown),
     requested = limit.shown and limit.shown(requested, job.size) or limit.text(requested),
-    mode = rule.mode,
+    mode = rule.mode == "fit" and job.record and "enforce" or rule.mode, -- updates are refused, not changed
     remark = earlier > 0 and "Earlier components of this het job count too: " .. limit.text(earlier) .. "." or nil,
   }
   if reports then
@@ -301,22 +304,48 @@ local function check_readable(job)
   }
 end
 
-return function(job, state)
-  local findings, room = {}, {}
+-- Returns a function for the value of a limit of a rule, by key; the user's exception may replace it.
+local function values_of(rule, job)
+  local exception = lib.scopes.exception_for(rule, job)
+  return function(key)
+    local own = exception and exception.limits[key]
+    return own == nil and rule.limits[key] or own
+  end
+end
+
+-- Evaluates one limit or option of a rule: appends the finding, or the error, and returns the part of the limit left.
+local function evaluate(findings, rule, key, ...)
+  local fine, finding, left = pcall(...)
+  if not fine then
+    finding = { rule = rule, key = key, error = tostring(finding) }
+  end
+  findings[#findings + 1] = finding or nil
+  return fine and left or nil
+end
+
+-- Returns the findings of a rule with `over_limit` for a new job; lowers `room` if the job must be within its limits.
+function limits.exceeded(rule, job, state, room)
+  local findings, value_of = {}, values_of(rule, job)
+  for _, limit in ipairs(limits_by_rule[rule]) do
+    local value = value_of(limit.key)
+    if value then
+      evaluate(findings, rule, limit.key, check, rule, limit, value, job, state, room)
+    end
+  end
+  return findings
+end
+
+function limits.run(job, state)
+  local findings, room = {}, job.over_limit_room or {}
   local least_left
   local bound_by_rules = false
   local bounds, possible, all = {}, nil, nil
   if any_bound then
     possible, all = lib.mostnodes.possible(job)
   end
-  local function evaluate(rule, key, ...)
-    local fine, finding, left = pcall(...)
-    if not fine then
-      findings[#findings + 1] = { rule = rule, key = key, error = tostring(finding) }
-    elseif finding then
-      findings[#findings + 1] = finding
-    end
-    if fine and left and (least_left == nil or left < least_left) then
+  local function compare(rule, ...)
+    local left = evaluate(findings, rule, ...)
+    if left and (least_left == nil or left < least_left) then
       least_left, job.nearest_rule = left, rule.id
     end
   end
@@ -324,16 +353,16 @@ return function(job, state)
     local is_binding = rule.mode == "enforce" or rule.mode == "fit"
     if lib.scopes.in_force(rule, job) then
       bound_by_rules = bound_by_rules or is_binding
-      local exception = lib.scopes.exception_for(rule, job)
-      local function value_of(key)
-        local own = exception and exception.limits[key]
-        return own == nil and rule.limits[key] or own
-      end
+      local value_of = values_of(rule, job)
       for _, limit in ipairs(limits_by_rule[rule]) do
         local value = value_of(limit.key)
         if value then
-          local compare = limit.is_minimum and check_minimum or check
-          evaluate(rule, limit.key, compare, rule, limit, value, job, state, room)
+          if job.record or not rule.over_limit then
+            local fits = limit.is_minimum and check_minimum or check
+            compare(rule, limit.key, fits, rule, limit, value, job, state, room)
+          elseif job.het and limit.adds and not rule.hard then
+            lib.het.count(job, rule, limit, limit.of(job.size, job))
+          end
           if possible and bound_by_rule[rule][limit] then
             bounds[#bounds + 1] = limit
             bounds[#bounds + 1] = lib.measures.reached(value, job.size) or math.huge
@@ -343,13 +372,13 @@ return function(job, state)
       for _, key in ipairs({ "partitions", "gpu_types", "qos" }) do
         local value = value_of(key)
         if value then
-          evaluate(rule, key, check_names, rule, key, value, job)
+          compare(rule, key, check_names, rule, key, value, job)
         end
       end
       for _, option in ipairs(rule.options and lib.options or NO_OPTIONS) do
         local need = rule.options[option.key]
         if need then
-          evaluate(rule, "option:" .. option.key, check_option, rule, option, need, job)
+          compare(rule, "option:" .. option.key, check_option, rule, option, need, job)
         end
       end
     elseif rule.jobs and is_binding and lib.scopes.in_force(rule, job, true) then
@@ -374,3 +403,5 @@ return function(job, state)
   end
   return findings
 end
+
+return limits

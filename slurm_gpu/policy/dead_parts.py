@@ -31,7 +31,7 @@ def idle_parts(policy: Policy) -> Iterator[Doubt]:
         covering = [_covering_group(policy, rule) for rule in rules]
         separate = [_separate_groups(policy, rule) for rule in rules]
         if all(covering):
-            yield place, f"rule {rules[0].id} never applies: all of its jobs are in group {covering[0]}"
+            yield place, f"rule {rules[0].id} never applies: all of its jobs are in {covering[0]}"
         elif separate[0] is not None and all(separate):
             both = " and ".join(separate[0])
             yield place, f"rule {rules[0].id} never applies: no job is in both groups {both}"
@@ -59,9 +59,10 @@ def _impossible_conditions(policy: Policy) -> Iterator[Doubt]:
 
 
 def _covering_group(policy: Policy, rule: PolicyRule) -> str | None:
-    """Return an excluded group that contains all jobs of a rule; None if no group does."""
+    """Return an excluded group, in words, that contains all jobs of a rule; None if no group does."""
     group = policy.groups[rule.group]
-    return next((name for name in group.none_of if is_within(policy, group.name, name)), None)
+    covering = (policy.groups[name] for name in group.none_of if is_within(policy, group.name, name))
+    return next((one.label or f"group {one.name}" for one in covering), None)
 
 
 def _separate_groups(policy: Policy, rule: PolicyRule) -> tuple[str, str] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,8 @@ class ExampleCluster:
         decision = self._script.submit(desc, self._partitions)
         assert [text for level, text in decision.log if level == "error"] == []
         prefix = request.command if decision.accepted else f"{request.command}: error"
-        lines = [f"{prefix}: {line}" for line in decision.messages]
+        # The snapshot is never written again, so all jobs were just submitted.
+        lines = [re.sub(r" \(\d+ just submitted\)", "", f"{prefix}: {line}") for line in decision.messages]
         if decision.accepted:
             lines.append(ACCEPTED)
             default = {"account": _ACCOUNTS[user], "qos": "normal", "partition": "gpu"}

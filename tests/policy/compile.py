@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from slurm_gpu.policy.language.amounts import GpuLimit, JobAmounts, LimitStep, RuleLimits
-from slurm_gpu.policy.language.job_changes import DefaultOptions, SetOptions
+from slurm_gpu.policy.language.job_changes import DefaultOptions, OverLimitOptions, SetOptions
 from slurm_gpu.policy.language.job_conditions import JobConditions, JobSize
 from slurm_gpu.policy.language.limits import AT_LEAST, LIMITS, LimitUnit, Scope
 from slurm_gpu.policy.language.lua_literals import Plain
@@ -178,6 +178,7 @@ def _rule(rule: RuleModel) -> PolicyRule:
         options=_options(rule.options),
         set=_set(rule),
         defaults=_defaults(rule),
+        over_limit=OverLimitOptions(**rule.over_limit) if rule.over_limit else None,
         tiers=() if rule.are_exceptions else tuple(tiers),
         mode=Mode(rule.mode),
         on_error=OnError(rule.on_error),

@@ -59,8 +59,8 @@ class Judgement:
     @property
     def accepted(self) -> bool:
         return not any(
-            one.mode == "enforce"
-            and (one.outcome is Outcome.OVER or (one.outcome is Outcome.UNKNOWN and one.denies_unknown))
+            (one.mode == "enforce" and one.outcome is Outcome.OVER)
+            or (one.mode in ("enforce", "fit") and one.outcome is Outcome.UNKNOWN and one.denies_unknown)
             for one in self.findings
         )
 
@@ -103,9 +103,17 @@ def binds(rule: RuleModel, job: Request, moment: dt.datetime) -> bool:
         for partition in job.partitions
     )
     return (rule.kind is None or (rule.kind == "interactive") == job.interactive) and any(
-        _holds(rule, start) and (rule.tier is None or _tier_of(rule, start, moment) == rule.tier)
+        _holds(rule, start)
+        and not _is_over_limit(rule, start)
+        and (rule.tier is None or _tier_of(rule, start, moment) == rule.tier)
         for start in starts
     )
+
+
+def _is_over_limit(rule: RuleModel, job: Request) -> bool:
+    """Return whether a job has the options that the rule gives to jobs over its limits."""
+    given = rule.over_limit.items()
+    return bool(given) and all(getattr(job, option) == value for option, value in given)
 
 
 def _tier_of(rule: RuleModel, job: Request, moment: dt.datetime) -> int | None:
@@ -185,13 +193,30 @@ class Changed:
         return True if option in self.given else self.job.names(option, need, terse=terse)
 
 
-def changed_by_rules(policy: PolicyModel, job: Request, now_s: int, *, terse: bool) -> Changed:
-    """Return a submission after applying the rules that change jobs, in their order."""
+def changed_by_rules(
+    policy: PolicyModel,
+    job: Request,
+    now_s: int,
+    known: Known | None,
+    earlier: Mapping[tuple[str, str], float] = _NO_AMOUNTS,
+    *,
+    terse: bool,
+) -> Changed:
+    """Return a submission after applying the rules that change jobs, in their order.
+
+    Without `known`, no job can be over the limit of a rule.
+    """
     moment, found = policy.local(now_s), Changed(job)
     for rule in policy.rules:
         full = fitted(policy.bundles, found.job)
-        changes = rule.changes
-        if changes is None or not binds(rule, full, moment) or not in_force(policy, rule, full, now_s):
+        changes = rule.changes or _NO_CHANGES
+        if not (rule.changes or rule.over_limit):
+            continue
+        if not binds(rule, full, moment) or not in_force(policy, rule, full, now_s):
+            continue
+        if rule.over_limit:
+            outcomes = () if known is None else tuple(_of_rule(rule, full, known, moment, earlier))
+            found = _changed_over_limit(found, rule, outcomes)
             continue
         for option in CHANGEABLE:
             if option in changes.always and not _has(found.job, option, changes.always[option]):
@@ -208,6 +233,23 @@ def changed_by_rules(policy: PolicyModel, job: Request, now_s: int, *, terse: bo
             most = _of_steps(most, fitted(policy.bundles, found.job))
         if most is not None and not isinstance(most, frozenset) and found.job.walltime_s > most:
             found = _with_change(found, rule, "walltime", int(most))
+    return found
+
+
+def _changed_over_limit(before: Changed, rule: RuleModel, outcomes: Iterable[Finding]) -> Changed:
+    """Return the job with the options for jobs over a limit, given its outcomes for the rule's limits."""
+    unknown = tuple(one for one in outcomes if one.outcome is Outcome.UNKNOWN)
+    over = tuple(one for one in outcomes if one.outcome is Outcome.OVER)
+    found = replace(before, findings=(*before.findings, *unknown))
+    for option in CHANGEABLE if over else ():
+        value = rule.over_limit.get(option)
+        if value is None or _has(found.job, option, value):
+            continue
+        after = _with_change(found, rule, option, value)
+        if after is found:  # the job cannot have the option
+            mode = "enforce" if rule.mode == "fit" else rule.mode
+            return replace(found, findings=(*found.findings, *(replace(one, mode=mode) for one in over)))
+        found = after
     return found
 
 
@@ -310,9 +352,9 @@ def judge(
 ) -> Judgement:
     """Judge a submission; `earlier` contains the amounts of the earlier components of its het job."""
     moment = policy.local(known.now_s)
-    asked = changed_by_rules(policy, job, known.now_s, terse=not names_qos)
+    asked = changed_by_rules(policy, job, known.now_s, known, earlier, terse=not names_qos)
     job = admitted(policy, asked.job, names_qos=names_qos or "qos" in asked.given)
-    rules = [rule for rule in policy.rules if rule.changes is None]
+    rules = [rule for rule in policy.rules if rule.changes is None and not rule.over_limit]
     return Judgement(
         (
             *asked.findings,
@@ -400,7 +442,7 @@ def judge_change(policy: PolicyModel, before: Request, after: Request, known: Kn
         return not starts and in_force(policy, rule, earlier, known.now_s)
 
     found = [
-        finding
+        replace(finding, mode="enforce") if finding.mode == "fit" else finding
         for rule in policy.rules
         if rule.changes is None
         if binds(rule, after, moment) and in_force(policy, rule, later, known.now_s)

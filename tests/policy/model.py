@@ -501,6 +501,8 @@ class RuleModel:
     """Limits by period include the unused part of the previous calendar period's limit."""
     changes: ChangesModel | None = None
     """None unless the rule changes jobs; such a rule limits only the walltime."""
+    over_limit: Mapping[str, str] = field(default_factory=dict)
+    """Options of jobs over the limits: such jobs are neither refused nor counted."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Options that jobs must name (required) or must not name (forbidden)."""
     exceptions: Mapping[int, ExceptionModel] = field(default_factory=dict)

@@ -59,11 +59,13 @@ class Tally:
     def missing(self, met: Sequence[str]) -> list[str]:
         """Return the required outcomes of calls and of the limits in `met` that never occurred."""
         changes = [key for key in met if key.startswith("set:")]
-        both = [key for key in met if key not in ("bundles", "hours of the run", *changes)]
+        both = [key for key in met if key not in ("bundles", "hours of the run", "over_limit", *changes)]
         wanted = ["one-gpu.shards over", "change by others accepted"]
         wanted += [f"{what} {how}" for what in _CALLS for how in ("accepted", "refused")]
         wanted += [f"{key} over" for key in changes]
         wanted += [f"{key} cannot be checked" for key in met if key in PERIOD_LIMITS]
+        if "over_limit" in met:
+            wanted += ["over.set:qos over", "over.set:partition over", "over.gpus_total over"]
         if "bundles" in met:
             wanted += ["bundle.partitions over"]
             both += ["bundle.cpus", "bundle.memory"]
@@ -209,7 +211,9 @@ class Player:
             self._compare(what, verdict, judgement, (request, desc))
             if not verdict.accepted:
                 return  # Slurm refuses the rest
-            asked = changed_by_rules(self.policy, request, self.now_s, terse=action.terse)
+            asked = changed_by_rules(
+                self.policy, request, self.now_s, self._known(), earlier, terse=action.terse
+            )
             names_qos = not action.terse or "qos" in asked.given
             admitted_job = admitted(self.policy, asked.job, names_qos=names_qos)
             job = capped(self.policy, admitted_job, self.now_s)
@@ -248,7 +252,7 @@ class Player:
         self.snapshot.unlink(missing_ok=True)
         self.script.set_jobs([{"job_id": 1, "job_state": "?"}])  # a state that is no number is an error
         verdict = self.script.submit(description(action.job, self.scenario.mark), PARTITIONS)
-        asked = changed_by_rules(self.policy, action.job, self.now_s, terse=False)
+        asked = changed_by_rules(self.policy, action.job, self.now_s, None, terse=False)
         assert verdict.accepted == accepts_blind(self.policy, asked.job, self.now_s), verdict
         assert len(_errors(verdict)) == 1, verdict.log
         self.tally.note("blind", Judgement(()), verdict.accepted)

@@ -289,6 +289,27 @@ def _changing(draw: st.DrawFn, name: str, keys: list[str]) -> RuleModel:
     )
 
 
+_OVER_LIMIT = st.sampled_from(
+    [
+        {"qos": "sg-long"},
+        {"qos": "sg-loans"},
+        {"partition": "long"},
+        {"partition": "closed"},
+        {"partition": "long", "qos": "sg-long"},
+    ]
+)
+
+
+def _with_over_limit(draw: st.DrawFn, rule: RuleModel) -> RuleModel:
+    """Draw the options of jobs over the limits of a rule, which may have no limit on running jobs."""
+    limits = {key: value for key, value in rule.limits.items() if key not in RUNNING_LIMITS}
+    if rule.per == "job" or not limits:
+        return rule
+    return replace(
+        rule, id=f"over.{rule.id}", limits=limits, over_limit=draw(_OVER_LIMIT), mode=draw(_CHANGE_MODES)
+    )
+
+
 @st.composite
 def rule_lists(draw: st.DrawFn, *, kinds: bool = True, hours: bool = True) -> list[RuleModel]:
     """Draw up to three rules, some with tiers.
@@ -321,7 +342,11 @@ def rule_lists(draw: st.DrawFn, *, kinds: bool = True, hours: bool = True) -> li
             exceptions=exceptions,
             **conditions,  # type: ignore[arg-type]
         )
-        rules += (draw(_with_tiers(rule, hours)) if draw(whole(0, 2)) == 0 else rule).parts
+        if draw(whole(0, 2)) == 0:
+            rule = draw(_with_tiers(rule, hours))
+        elif draw(whole(0, 3)) == 0:
+            rule = _with_over_limit(draw, rule)
+        rules += rule.parts
     return rules
 
 
@@ -372,6 +397,7 @@ LIMITS_TO_MEET = (
     *PERIOD_LIMITS,
     "bundles",
     "hours of the run",
+    "over_limit",
     *RUNNING_LIMITS,
     *MINIMUMS,
     *(f"option:{option}" for option in OPTIONS),
@@ -397,6 +423,10 @@ def policies(draw: st.DrawFn, meets: str) -> PolicyModel:
     elif meets in CHANGES:
         met = replace(draw(_changing("rule-met", [meets])), jobs=None)
         rules = [met, *rules]
+    elif meets == "over_limit":
+        limits = {key: draw(_DRAWN[key]) for key in ("gpus_total", draw(st.sampled_from([*PERIOD_LIMITS])))}
+        met = RuleModel("met", draw(some_of("user", "account", "group")), limits=limits)
+        rules = [_with_over_limit(draw, met), *rules]
     elif meets.startswith("option:"):
         options = {meets.partition(":")[2]: draw(some_of("required", "forbidden"))}
         rules = [RuleModel("rule-met", "job", draw(MODES), options=options), *rules]

@@ -224,7 +224,7 @@ def snapshot(
 
 def _group_names(rule: RuleModel) -> list[str]:
     """Return the names of the groups of a rule; a rule with tiers may have one for each period."""
-    if rule.tier is None:
+    if rule.tier is None and not rule.over_limit:
         return [f"group-{rule.id}"]
     starts = {rule.from_day, *(tier.from_day for tier in rule.tiers)}
     starts |= {tier.until + dt.timedelta(days=1) for tier in rule.tiers if tier.until is not None}

@@ -368,8 +368,8 @@ def _total(name: str, amount: float) -> str:
 
 
 def _partitions_set_by(rule: Mapping[str, Any]) -> list[str]:
-    options = _table(_table(rule.get("changes")).get("set"))
-    return str(options["partition"]).split(",") if options.get("partition") else []
+    tables = (_table(rule.get("over_limit")), _table(_table(rule.get("changes")).get("set")))
+    return [name for table in tables if table.get("partition") for name in str(table["partition"]).split(",")]
 
 
 def _partitions(names: Iterable[str]) -> list[ScalarFields]:

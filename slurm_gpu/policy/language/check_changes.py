@@ -1,22 +1,24 @@
-"""Check rules that change jobs: `set:`, `defaults:` and `mode: fit`."""
+"""Check rules that change jobs: `set:`, `defaults:`, `over_limit:` and `mode: fit`."""
 
 from __future__ import annotations
 
 from slurm_gpu.config.decoder import Decoder
 from slurm_gpu.config.yaml_source import Location
-from slurm_gpu.policy.language.model import Mode, PolicyRule
+from slurm_gpu.policy.language.limits import LIMITS, Scope
+from slurm_gpu.policy.language.model import Mode, Per, PolicyRule
 
 # The tables of options that only rules with `per: job` can have.
 CHANGES = ("set", "defaults")
+OVER_LIMIT = "over_limit"
 _FIT = "mode: fit sets options (set:, defaults:) and shortens time limits (limits: {walltime: ...})"
 
 
 def check_changes(decoder: Decoder, rule: PolicyRule) -> None:
     """Report settings with which a rule cannot change jobs."""
     at = rule.location
-    given = [key for key in CHANGES if decoder.has(*at, key)]
+    given = [key for key in (*CHANGES, OVER_LIMIT) if decoder.has(*at, key)]
     for key in given:
-        if decoder.has(*at, "tiers"):
+        if decoder.has(*at, "tiers") and key != OVER_LIMIT:
             message = f"{key}: this rule has tiers; write it in a rule without tiers"
             decoder.fail_once((*at, key), message, key=True)
     if given and rule.mode is Mode.ENFORCE:
@@ -31,11 +33,38 @@ def check_changes(decoder: Decoder, rule: PolicyRule) -> None:
         if option in both[0]:
             message = f"{option}: set: already sets it; write it once"
             decoder.fail_once((*at, "defaults", option), message, key=True)
+    if OVER_LIMIT in given:
+        _over_limit(decoder, rule)
+        return
     if given or rule.mode is Mode.FIT:
         _only_walltime(decoder, at)
     for tier in rule.tiers or ():
         if (tier.mode or rule.mode) is Mode.FIT:
             _only_walltime(decoder, tier.location)
+
+
+def _over_limit(decoder: Decoder, rule: PolicyRule) -> None:
+    """Report settings of a rule with `over_limit:` that a job cannot exceed at its submission."""
+    at = rule.location
+    for key in CHANGES:
+        if decoder.has(*at, key):
+            message = f"{key}: this rule has over_limit; write {key}: in another rule"
+            decoder.fail_once((*at, key), message, key=True)
+    if rule.per is Per.JOB:
+        message = "over_limit: only rules with per: user, account or group; for one job, use set: and jobs:"
+        decoder.fail_once((*at, OVER_LIMIT), message, key=True)
+    for tier in rule.tiers or ():
+        if tier.mode is Mode.ENFORCE:
+            message = "mode: enforce refuses jobs; leave it out, or leave over_limit: out"
+            decoder.fail_once((*tier.location, "mode"), message)
+    for place in (at, *(tier.location for tier in rule.tiers or ())):
+        limits = decoder.at(*place, "limits")
+        for key in limits if isinstance(limits, dict) else ():
+            if key in LIMITS and LIMITS[key].scope is Scope.RUNNING:
+                instead = key.replace("running", "total")
+                hint = f"; write {instead}" if instead in LIMITS else ""
+                message = f"{key}: at submission it is unknown which jobs will run at once{hint}"
+                decoder.fail_once((*place, "limits", key), message, key=True)
 
 
 def _only_walltime(decoder: Decoder, at: Location) -> None:

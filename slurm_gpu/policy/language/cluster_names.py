@@ -69,11 +69,14 @@ def _features(policy: Policy) -> Iterator[_Named]:
 def changed_options(policy: Policy) -> Iterator[tuple[Location, str, str]]:
     """Yield the location, option and name of each partition, QOS and constraint that rules set."""
     for rule in whole_rules(policy):
-        for section, options in (("set", rule.set), ("defaults", rule.defaults)):
-            for key in ("partition", "qos", "constraint") if options is not None else ():
-                value = getattr(options, key)
-                if value is not None:
-                    yield (*rule.location, section, key), key, value
+        for section, options in (
+            ("set", rule.set),
+            ("defaults", rule.defaults),
+            ("over_limit", rule.over_limit),
+        ):
+            for key, value in {} if options is None else options.table().items():
+                if key in ("partition", "qos", "constraint") and value is not None:
+                    yield (*rule.location, section, key), key, str(value)
 
 
 def _gpu_types(policy: Policy) -> Iterator[_Named]:

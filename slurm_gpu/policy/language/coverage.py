@@ -70,8 +70,8 @@ def covered_limits(policy: Policy) -> Iterator[CoveredLimit]:
 
 def binds_whenever(policy: Policy, wider: PolicyRule, rule: PolicyRule) -> bool:
     """Return whether `wider` applies to every job to which `rule` applies, in a mode at least as strict."""
-    if (wider.mode is Mode.FIT) != (rule.mode is Mode.FIT):
-        return False  # one shortens jobs, and the other refuses them
+    if (wider.mode is Mode.FIT) != (rule.mode is Mode.FIT) or wider.over_limit != rule.over_limit:
+        return False  # one changes jobs, and the other refuses them or changes them in another way
     return (
         is_within(policy, rule.group, wider.group)
         and _STRENGTH[wider.mode] >= _STRENGTH[rule.mode]

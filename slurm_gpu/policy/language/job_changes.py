@@ -1,4 +1,8 @@
-"""Options that a rule sets for its jobs (`set:`), or only for jobs that do not name them (`defaults:`)."""
+"""Options that a rule sets.
+
+A rule sets them for all of its jobs (`set:`), for jobs that do not name them (`defaults:`), or for jobs over
+its limits (`over_limit:`).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,15 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from slurm_gpu.policy.language.lua_literals import Plain
-from slurm_gpu.policy.language.value_types import CONSTRAINT, EXCLUSIVE, NODES, PARTITIONS, QOS, WALLTIME
+from slurm_gpu.policy.language.value_types import (
+    CONSTRAINT,
+    EXCLUSIVE,
+    NODES,
+    PARTITION,
+    PARTITIONS,
+    QOS,
+    WALLTIME,
+)
 from slurm_gpu.text.units import format_slurm_time
 
 
@@ -51,6 +63,21 @@ class DefaultOptions:
             "nodes": self.nodes,
             "walltime": self.walltime_s,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class OverLimitOptions:
+    """The options that a job gets instead of a refusal; None means that the rule does not set the option.
+
+    The rule neither applies to jobs with all of these options nor counts them.
+    """
+
+    partition: Annotated[str | None, PARTITION, "`--partition`."] = None
+    qos: Annotated[str | None, QOS, "`--qos`."] = None
+
+    def table(self) -> dict[str, Plain]:
+        """Return the options as the Lua code reads them."""
+        return {"partition": self.partition, "qos": self.qos}
 
 
 def options_text(table: Mapping[str, Plain]) -> str:

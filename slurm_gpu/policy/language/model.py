@@ -18,7 +18,7 @@ from slurm_gpu.config.decoder import REQUIRED, FromPlace, Items, Key
 from slurm_gpu.config.value_types import ValueType, choice, duration, fixed, number, path, whole_number
 from slurm_gpu.config.yaml_source import Location
 from slurm_gpu.policy.language.amounts import GpuTypeNames, JobAmounts, PartitionNames, RuleLimits
-from slurm_gpu.policy.language.job_changes import DefaultOptions, SetOptions
+from slurm_gpu.policy.language.job_changes import DefaultOptions, OverLimitOptions, SetOptions
 from slurm_gpu.policy.language.job_conditions import JobConditions
 from slurm_gpu.policy.language.value_types import (
     ACCOUNT_PATTERN,
@@ -201,7 +201,7 @@ class Group(Dated):
     none_of: Annotated[GroupNames, Key("not"), "Excluded groups."] = ()
     from_day: Annotated[dt.date | None, DATE, Key("from"), "First day."] = None
     until: Annotated[dt.date | None, DATE, "Last day."] = None
-    # The jobs in words, if tiers.py created the group for a part of a rule; None for groups in the file.
+    # The jobs in words, if tiers.py created the group; None for groups in the file.
     label: str | None = None
 
 
@@ -278,6 +278,9 @@ class PolicyRule:
     tiers: Annotated[tuple[Tier, ...], _NAMES, "Only the first that matches a job applies."] = ()
     set: Annotated[SetOptions | None, _NAMES, "Options that each job gets (`mode: fit`)."] = None
     defaults: Annotated[DefaultOptions | None, _NAMES, "Options for jobs that do not specify them."] = None
+    over_limit: Annotated[
+        OverLimitOptions | None, _NAMES, "Options for jobs over a limit, instead of a refusal (`mode: fit`)."
+    ] = None
     mode: Annotated[Mode, "Log violations, warn the user, change the job, or refuse it."] = Mode.OBSERVE
     on_error: Annotated[OnError, "The decision if slurm-gpu itself fails."] = OnError.ALLOW
     when: Annotated[Hours | None, _NAMES, "The times at which it applies."] = None
@@ -293,7 +296,8 @@ class PolicyRule:
     @property
     def changes_jobs(self) -> bool:
         """Return whether the rule changes jobs in `mode: fit`; such a rule refuses no job."""
-        return self.mode is Mode.FIT or self.set is not None or self.defaults is not None
+        tables = (self.set, self.defaults, self.over_limit)
+        return self.mode is Mode.FIT or any(table is not None for table in tables)
 
     @property
     def whole(self) -> PolicyRule:

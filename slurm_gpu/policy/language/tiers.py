@@ -1,4 +1,4 @@
-"""Expand a rule with tiers or group exceptions into rules; at most one of them applies to a job."""
+"""Expand a rule with tiers, group exceptions or `over_limit:` into rules; at most one applies to a job."""
 
 from __future__ import annotations
 
@@ -41,15 +41,22 @@ def expanded(policy: Policy) -> Policy:
     """Return the policy with one rule and one group of jobs for each tier and each group exception.
 
     Each group must have fixed conditions, so a part is split where an earlier part starts or stops applying.
+    The groups of a rule with `over_limit:` exclude the jobs with these options.
     """
     groups = written_groups(policy)
     rules: list[PolicyRule] = []
     for rule in whole_rules(policy):
         parts = _parts(rule, policy)
-        if len(parts) == 1 and not rule.tiers:
+        is_single = len(parts) == 1 and not rule.tiers
+        if is_single and rule.over_limit is None:
             rules.append(rule)
             continue
+        excluded = _over_limit_group(rule)
         for part, group in _disjoint(rule, parts, groups):
+            if excluded is not None:
+                groups[excluded.name] = excluded
+                label = f"group {rule.group}" if is_single else group.label
+                group = replace(group, none_of=(*group.none_of, excluded.name), label=label)
             groups[group.name] = group
             if not is_empty(part.rule):
                 rules.append(replace(part.rule, group=group.name, part_of=rule))
@@ -59,6 +66,18 @@ def expanded(policy: Policy) -> Policy:
 def part_id(rule: PolicyRule, group: str | None) -> str:
     """Return the id of the part of a rule for a group; the part for all other jobs has the rule's id."""
     return rule.id if group is None else f"{rule.id} ({group})"
+
+
+def _over_limit_group(rule: PolicyRule) -> Group | None:
+    """Return the jobs with the options that a rule sets for jobs over its limits."""
+    if rule.over_limit is None:
+        return None
+    given = {key: value for key, value in rule.over_limit.table().items() if value is not None}
+    label = " and ".join(f"QOS {value}" if key == "qos" else f"{key} {value}" for key, value in given.items())
+    conditions: dict[str, tuple[str, ...]] = {
+        "partitions" if key == "partition" else key: (str(value),) for key, value in given.items()
+    }
+    return Group(f"{rule.id} (over limit)", **conditions, label=label)  # type: ignore[arg-type]
 
 
 def _parts(rule: PolicyRule, policy: Policy) -> list[_RulePart]:

@@ -193,6 +193,7 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
             "when": None if rule.when is None else _when(rule.when),
             "limits": flat_amounts(rule),
             "changes": _changes(rule),
+            "over_limit": None if rule.over_limit is None else rule.over_limit.table(),
             "options": {option: str(need) for option, need in rule.options.items()} or None,
             "exceptions": exceptions(rule),
         }
@@ -348,7 +349,7 @@ def _digest(value: Plain) -> str:
 
 def _changes(rule: PolicyRule) -> dict[str, Plain] | None:
     """Return the options that a rule sets, except its `walltime`, which is among the rule's limits."""
-    if not rule.changes_jobs:
+    if not rule.changes_jobs or rule.over_limit is not None:
         return None
     return {
         "set": {} if rule.set is None else rule.set.table(),

@@ -65,6 +65,11 @@ _CHANGE_MODE = {
     Mode.ADVISE: "Advice only: jobs stay as they are, and the better options are printed.",
     Mode.OBSERVE: "On trial: jobs stay as they are.",
 }
+_OVER_LIMIT_MODE = {
+    Mode.FIT: "Jobs over a limit get {} instead of being refused. Jobs with these options do not count.",
+    Mode.ADVISE: "Advice only: jobs over a limit stay as they are, and {} is suggested.",
+    Mode.OBSERVE: "On trial: jobs over a limit stay as they are; they would get {}.",
+}
 # The mode of a tier that differs from that of its rule.
 _TIER_MODE = _MODE | {Mode.ENFORCE: "Enforced.", Mode.FIT: "A longer time limit is shortened."}
 _NEED = {Need.REQUIRED: "Jobs must set", Need.FORBIDDEN: "Jobs must not set"}
@@ -204,7 +209,11 @@ def _rule(rule: PolicyRule, policy: Policy) -> Section:
     if rule.kind is not None:
         remarks.append(_KIND[rule.kind])
     if rule.changes_jobs:
-        remarks.append(_CHANGE_MODE[rule.mode])
+        if rule.over_limit is None:
+            remarks.append(_CHANGE_MODE[rule.mode])
+        else:
+            options = options_text(rule.over_limit.table())
+            remarks.append(_OVER_LIMIT_MODE[rule.mode].format(options))
         if any(part.limits.walltime is not None for part in rule.with_limits):
             remarks.append("A longer time limit is shortened, and the job is not refused.")
     elif rule.mode in _MODE:

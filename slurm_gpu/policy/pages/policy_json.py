@@ -59,6 +59,7 @@ def to_json(policy: Policy) -> dict[str, Any]:
                 "options": {option: str(need) for option, need in rule.options.items()},
                 "set": None if rule.set is None else rule.set.table(),
                 "defaults": None if rule.defaults is None else asdict(rule.defaults),
+                "over_limit": None if rule.over_limit is None else rule.over_limit.table(),
                 "adjust": {one.key: list(_bounds_json(one)) for one in rule.adjust},
             }
             for rule in policy.rules
