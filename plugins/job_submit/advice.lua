@@ -53,10 +53,15 @@ local function event_of(finding)
   return finding.sum and finding.sum:find("^pend_") and "start" or "end"
 end
 
+-- Returns the sentence that no smaller job would be accepted, or "" if a job without the rule's conditions would be.
+local function nothing_smaller(finding)
+  return finding.rule.jobs and "" or "No smaller request fits the limits now. "
+end
+
 -- Adds the command that lists the jobs counted together with a job.
 local function add_queue(lines, finding, job)
   local rule = finding.rule
-  local text = "No smaller request fits the limits now. Wait for a job to " .. event_of(finding)
+  local text = nothing_smaller(finding) .. "Wait for a job to " .. event_of(finding)
   if rule.per == "account" and job.account:find("^[%w_.-]+$") then
     wrap(lines, text .. ":", "  ")
     lines[#lines + 1] = "    squeue --account=" .. job.account
@@ -78,7 +83,7 @@ local function add_room(lines, job, state, findings)
       local id = lib.state.youngest_pending(state, finding.rule, finding.sum, job)
       if id then
         local wait = "Wait for a job to " .. event_of(finding) .. ", or cancel one:"
-        wrap(lines, "No smaller request fits the limits now. " .. wait, "  ")
+        wrap(lines, nothing_smaller(finding) .. wait, "  ")
         lines[#lines + 1] = string.format("    scancel %.0f", id)
       else
         add_queue(lines, finding, job)

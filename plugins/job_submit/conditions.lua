@@ -1,10 +1,18 @@
--- requires: fit, size
+-- requires: fit, size, wildcards
 -- Evaluates the conditions of a rule on single jobs (`jobs:`). A rule applies to each job that may meet all its
 -- conditions.
-local _, lib = ...
-local conditions = {}
+local policy, lib = ...
+-- read_names: whether a rule has a condition on the names of jobs.
+local conditions = { read_names = false }
 
 local NONE = {}
+
+for _, rule in ipairs(policy.rules) do
+  if rule.jobs and rule.jobs.names then
+    lib.wildcards.prepare(rule.jobs.names)
+    conditions.read_names = true
+  end
+end
 
 -- Returns whether a job may have GPUs of one of these types.
 local function may_have(types, request, partition)
@@ -47,6 +55,8 @@ end
 
 local function hold(jobs, most, least, job, gpus, at_any_size)
   if jobs.array ~= nil and jobs.array ~= job.is_array then
+    return false
+  elseif jobs.names and not lib.wildcards.match(jobs.names, job.name) then
     return false
   elseif jobs.gpu_types and not (most.mgpu > 0 and may_have(jobs.gpu_types, gpus, job.partition)) then
     return false

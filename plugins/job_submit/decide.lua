@@ -260,7 +260,7 @@ function decide.run(job, state)
     end
     local token = ledger.next_token(state)
     for _, rule in ipairs(job.class.rules) do
-      if not lib.scopes.counted(rule, job) then
+      if job.class.scopes[rule.scope] and not lib.scopes.counted(rule, job) then
         -- The job enters a sum that did not include it before. Other sums count the job twice until the next table.
         growth = job.sum
       end

@@ -1,4 +1,4 @@
--- requires: measures, size
+-- requires: measures, scopes, size
 -- Writes one line to decisions.log for each decision. The ledger is rebuilt from this log when the script is loaded.
 local policy, lib = ...
 local decisions = {}
@@ -130,6 +130,9 @@ local function text_of(job, sum)
   end
   if job.kind == "interactive" then
     fields[#fields + 1] = "kind=interactive"
+  end
+  if lib.scopes.selects then
+    fields[#fields + 1] = "selected=" .. encode(lib.scopes.selected_ids(job.selection))
   end
   if #changed > 0 then
     fields[#fields + 1] = "changes=" .. encode(table.concat(changed, ";"))

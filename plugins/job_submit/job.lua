@@ -1,8 +1,9 @@
--- requires: amounts, fit, hosts, least, nodes, queue, reading, size, update
+-- requires: amounts, conditions, fit, hosts, least, nodes, noted, reading, size, update
 -- Reads the request from job_desc, the partitions and, for an update, the job's record. Adds to job: uid user account
 -- qos partition kind tasks array is_array unreadable request size mgpu form writes bundle walltime_s walltime_from
 -- command asked_whole_nodes notes_whole_nodes. An update also gets `was` (the earlier size) and `past`. If a rule has
--- `at: run`, begin_s (the earliest start) and moves_begin are added. If a rule has a minimum, least.lua adds more.
+-- `at: run`, begin_s (the earliest start) and moves_begin are added. If a rule has conditions on names, `name` is added.
+-- If a rule has a minimum, least.lua adds more.
 local policy, lib = ...
 local amounts = lib.amounts
 local job_module = {}
@@ -158,16 +159,17 @@ function job_module.run(job, state)
     return interactive_command(desc)
   end
   job.account = string.lower(merged("account") or text(desc.default_account) or "")
-  local qos = text(desc.qos) or (job.record and text(lib.queue.qos_of(record, record.job_state % 256)))
+  local qos = text(desc.qos) or (job.record and text(lib.noted.qos_of(record, record.job_state % 256)))
   job.qos = string.lower(qos or text(desc.default_qos) or only_qos(desc) or "normal")
+  job.name = lib.conditions.read_names and (merged("name") or "") or nil
   job.partition = merged("partition") or lib.reading.default_partition(parts) or ""
   job.array = text(desc.array_inx)
   job.is_array = job.array ~= nil
   job.tasks = 1
   if job.record then
     local count = amounts.u32(record.array_task_cnt)
-    job.is_array = count ~= nil and count > 0
-    job.tasks = job.is_array and count or 1
+    job.tasks = count ~= nil and count > 0 and count or 1
+    job.is_array = job.tasks == count or (amounts.u32(record.array_job_id) or 0) > 0
   elseif job.array then
     job.tasks = amounts.array_tasks(job.array)
     if job.tasks == nil then
@@ -176,7 +178,7 @@ function job_module.run(job, state)
   end
 
   if job.record then
-    job.kind = kinds_matter and lib.queue.kind_of(job.record) or "batch"
+    job.kind = kinds_matter and lib.noted.kind_of(job.record) or "batch"
   else
     job.kind = job.kind or job_module.kind_of(desc, state)
   end
@@ -217,7 +219,7 @@ function job_module.run(job, state)
   end
   local asked_whole
   if job.record then
-    asked_whole = lib.queue.has_whole_nodes(record)
+    asked_whole = lib.noted.has_whole_nodes(record)
     job.request.whole_nodes = whole_nodes(asked_whole and 0, parts, job.partition)
   else
     local shared = desc.shared

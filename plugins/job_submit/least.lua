@@ -18,6 +18,11 @@ local function on_fewest(request)
   return setmetatable({ most_nodes = 1, max_nodes = 1 }, { __index = request })
 end
 
+-- Returns the size of a job record on the fewest nodes that it allows.
+function least.of_record(record, has_started, has_whole_nodes)
+  return lib.size.of_record(on_fewest(record), has_started, has_whole_nodes)
+end
+
 -- Returns the minimum number of tasks on each node; --ntasks-per-node is the maximum.
 local function tasks_on_each(request, nodes)
   local most = request.tasks_per_node or 0
@@ -62,7 +67,7 @@ function least.measure(job, parts, memory, had_whole)
     most_nodes = amounts.u32(record.max_nodes),
     whole_nodes = had_whole,
   }, job.past.partition)
-  job.was_least = lib.size.of_record(on_fewest(record), record.job_state % 256 ~= 0, had_whole)
+  job.was_least = least.of_record(record, record.job_state % 256 ~= 0, had_whole)
   local fewest = setmetatable({ request = on_fewest(request), was = job.was_least }, { __index = job })
   job.least = lib.update.size(fewest, parts, memory)
 end

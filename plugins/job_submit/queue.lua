@@ -1,5 +1,5 @@
--- requires: amounts, ledger, size, sums
--- Computes sums over slurm.jobs, which is read if no snapshot is valid or if a rule sums over one kind of job.
+-- requires: amounts, least, ledger, noted, scopes, size, sums, update
+-- Computes sums over slurm.jobs, which is read if no snapshot is valid or if a rule sums over some jobs of a group.
 --
 -- The table contains raw pointers to job records, which are valid only in the call for which Slurm built it. The table
 -- is therefore read once, in that call, and only computed values are kept.
@@ -12,44 +12,34 @@ local TOKEN = "slurm%-gpu/1 t=(%w+)"
 -- The description that all ended jobs share.
 local ENDED = { base = -1 }
 
--- Returns the kind of a job, as recorded in its AdminComment at submission.
-function queue.kind_of(record)
-  local comment = record.admin_comment
-  return comment and string.find(comment, "slurm%-gpu/1 t=%w+ k=i") and "interactive" or "batch"
-end
-
--- Returns whether a job is exclusive, as recorded in its AdminComment at submission. No other field shows this.
-function queue.has_whole_nodes(record)
-  local comment = record.admin_comment
-  return comment ~= nil and string.find(comment, "^slurm%-gpu/1 t=%w+ ?k?=?i? w=1") ~= nil
-end
-
--- Returns the QOS in which a job runs or may start. The record of a pending job with several QOS has only the QOS that
--- Slurm tried last; the script recorded all QOS at submission. The recorded QOS apply only if they include the QOS in
--- the record; after an update to another QOS, they do not.
-function queue.qos_of(record, base)
-  local qos, comment = string.lower(record.qos or ""), record.admin_comment
-  local noted = base == 0 and comment and string.match(comment, "^slurm%-gpu/1 t=%w+ ?k?=?i? ?w?=?1? q=(%S+)")
-  if noted and string.find("," .. noted .. ",", "," .. qos .. ",", 1, true) then
-    return noted
+-- Returns the selection of a job record, see scopes.selection.
+local function selection_of(record, base, is_array, was)
+  if not lib.scopes.selects then
+    return ""
   end
-  return qos
+  local job = { record = record, tasks = 1, is_array = is_array, was = was }
+  job.was_least = lib.least.of_record(record, base ~= 0, lib.noted.has_whole_nodes(record))
+  job.past = lib.update.past(job)
+  return lib.scopes.selection(job, true)
 end
 
 -- Describes a job record by values that change only with the job's state. `each` has the amounts of one task.
 function queue.describe(state, record, base)
   local tasks = amounts.u32(record.array_task_cnt)
+  local is_array = tasks ~= nil and tasks > 0
+  local size = lib.size.of_record(record, base ~= 0, lib.noted.has_whole_nodes(record))
   local class = {
     uid = record.user_id,
     account = string.lower(record.account or ""),
-    qos = queue.qos_of(record, base),
+    qos = lib.noted.qos_of(record, base),
     partition = record.partition or "",
-    kind = queue.kind_of(record),
+    kind = lib.noted.kind_of(record),
+    selection = selection_of(record, base, is_array or (amounts.u32(record.array_job_id) or 0) > 0, size),
   }
   return {
     base = base,
-    array = tasks ~= nil and tasks > 0,
-    each = lib.size.vector(lib.size.of_record(record, base ~= 0, queue.has_whole_nodes(record)), 1, base == 0),
+    array = is_array,
+    each = lib.size.vector(size, 1, base == 0),
     class = lib.sums.classify(state, class),
   }
 end

@@ -1,4 +1,4 @@
--- requires: size
+-- requires: scopes, size
 -- Reads earlier admissions from files: the lines of decisions.log, and the state that slurmctld saved.
 local policy, lib = ...
 local remembered = {}
@@ -23,7 +23,8 @@ local function add_types(sum, text)
   end
 end
 
--- Returns the admissions of the last `seconds`: token → {at, uid, account, qos, partition, kind, sum}.
+-- Returns the admissions of the last `seconds`: token → {at, uid, account, qos, partition, kind,
+-- selection, sum}.
 function remembered.admissions(now, seconds)
   local found = {}
   local log = io.open(policy.decisions_log, "r")
@@ -55,6 +56,7 @@ function remembered.admissions(now, seconds)
           qos = field.qos or "",
           partition = field.partition or "",
           kind = field.kind or "batch",
+          selection = lib.scopes.selection_of(field.selected),
           sum = sum,
         }
       end

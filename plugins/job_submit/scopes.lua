@@ -1,48 +1,24 @@
--- requires: calendar, conditions
+-- requires: calendar, conditions, wildcards
 -- Defines the scopes of rules: the jobs over which a rule sums, and the times at which it applies.
 local policy, lib = ...
 
--- A scope consists of all jobs of a group, or only of its jobs of one kind. rule.scope is the key of a rule's scope.
-local scopes = { sums_by_kind = false }
+-- A scope consists of all jobs of a group, or only of its jobs of one kind or with certain conditions (`jobs:`).
+-- rule.scope is the key of a rule's scope. `needs_queue` is true if a rule sums over some jobs of its group, because
+-- snapshots have only sums over whole groups.
+local scopes = { needs_queue = false }
+
+-- The rules that sum over jobs with certain conditions.
+local selecting = {}
 
 local NONE = {}
 
--- Maximum length of names that are compared with wildcards, because a user can submit a name of any length.
-local LONGEST = 255
-
--- Returns the Lua pattern for a name in which * matches any characters and ? matches one character (in UTF-8).
-local function pattern_of(name)
-  local escaped = name:gsub("[^%w*?]", "%%%0"):gsub("%*", ".*"):gsub("%?", "[^\128-\191][\128-\191]*")
-  return "^" .. escaped .. "$"
-end
-
--- Maps each set of names to the patterns for its names with wildcards; a set without wildcards has no entry.
-local patterns = {}
-
 for _, group in ipairs(policy.groups) do
   for _, names in ipairs({ group.accounts or NONE, group.qos or NONE, group.partitions or NONE }) do
-    for name in pairs(names) do
-      if name:find("[*?]") then
-        patterns[names] = patterns[names] or {}
-        table.insert(patterns[names], pattern_of(name))
-      end
-    end
+    lib.wildcards.prepare(names)
   end
 end
 
--- Returns whether a name is in a set of names or matches a wildcard in the set; true if the set is nil.
-local function is_among(names, name)
-  if names == nil or names[name] then
-    return true
-  end
-  local found = patterns[names]
-  for index = 1, found and #name <= LONGEST and #found or 0 do
-    if name:find(found[index]) then
-      return true
-    end
-  end
-  return false
-end
+local is_among = lib.wildcards.match
 
 -- Returns whether a group may contain jobs of an account. Wildcards are not compared: they may match any account.
 local function may_have(group, account)
@@ -52,14 +28,18 @@ local function may_have(group, account)
     end
   end
   local accounts = group.accounts
-  return accounts == nil or accounts[account] ~= nil or patterns[accounts] ~= nil
+  return accounts == nil or accounts[account] ~= nil or lib.wildcards.present(accounts)
 end
 
 for _, rule in ipairs(policy.rules) do
   rule.scope = rule.group .. (rule.kind or "")
+  if rule.jobs and rule.per ~= "job" then
+    selecting[#selecting + 1] = rule
+    rule.selecting, rule.scope = #selecting, rule.scope .. " " .. rule.id
+  end
   -- Whether a job is refused if the rule cannot be evaluated.
   rule.denies_errors = (rule.mode == "enforce" or rule.mode == "fit") and rule.on_error == "deny"
-  scopes.sums_by_kind = scopes.sums_by_kind or (rule.kind ~= nil and rule.per ~= "job")
+  scopes.needs_queue = scopes.needs_queue or (rule.per ~= "job" and (rule.kind or rule.jobs) ~= nil)
 end
 
 -- The accounts that groups name.
@@ -147,13 +127,51 @@ function scopes.holds_all(group, job, places)
   return false
 end
 
--- Returns the scopes of a job, as a set, and their rules, in order. A job with several partitions or, from Slurm 24.11
+-- Returns a text of 0 and 1: for each rule that sums over jobs with certain conditions, whether a job meets them. `past`
+-- selects the conditions of a job before an update, as in conditions.held.
+function scopes.selection(job, past)
+  local found = ""
+  for _, rule in ipairs(selecting) do
+    local holds = past and lib.conditions.held(rule.jobs, job) or not past and lib.conditions.hold(rule.jobs, job)
+    found = found .. (holds and "1" or "0")
+  end
+  return found
+end
+
+-- Whether a rule needs the selection.
+scopes.selects = #selecting > 0
+
+-- Returns the IDs of the rules whose conditions a selection meets, separated by commas.
+function scopes.selected_ids(selection)
+  local ids = {}
+  for index, rule in ipairs(selecting) do
+    if selection:sub(index, index) == "1" then
+      ids[#ids + 1] = rule.id
+    end
+  end
+  return table.concat(ids, ",")
+end
+
+-- Returns the selection that meets the conditions of the rules with these IDs; without IDs, of all rules.
+function scopes.selection_of(ids)
+  local found = ""
+  for _, rule in ipairs(selecting) do
+    local holds = ids == nil or ("," .. ids .. ","):find("," .. rule.id .. ",", 1, true)
+    found = found .. (holds and "1" or "0")
+  end
+  return found
+end
+
+-- Returns the scopes of a job, as a set, and the rules of its groups, in order. A job with several partitions or, from Slurm 24.11
 -- on, several QOS may start in any of them. The job therefore belongs to the scopes of each.
 function scopes.matching(job)
   local found, rules, places = {}, {}, places_of(job)
   for _, rule in ipairs(rules_for(job.account)) do
     if (rule.kind == nil or rule.kind == job.kind) and scopes.holds_all(policy.groups[rule.group], job, places) then
-      found[rule.scope] = true
+      local index = rule.selecting
+      if index == nil or job.selection:sub(index, index) == "1" then
+        found[rule.scope] = true
+      end
       rules[#rules + 1] = rule
     end
   end

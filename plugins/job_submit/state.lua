@@ -94,8 +94,8 @@ function state_module.refresh(state, now, up)
     end
   end
   local snapshot, problem = current_snapshot(state, now, up)
-  -- The snapshot does not distinguish kinds of jobs. For sums over one kind, the table is read instead.
-  if snapshot and not lib.scopes.sums_by_kind then
+  -- For sums over some jobs of a group, the table is read instead.
+  if snapshot and not lib.scopes.needs_queue then
     if state.counting ~= "snapshot" or state.counted ~= snapshot then
       read_snapshot(state, snapshot, now)
       complain(state, nil)
@@ -194,6 +194,7 @@ end
 
 -- Runs the stage: finds the job's class, and the amounts that are already counted for an updated job.
 function state_module.run(job, state)
+  job.selection = lib.scopes.selection(job)
   job.class = lib.sums.classify(state, job)
   job.on_error_deny = false
   for _, rule in ipairs(job.class.rules) do

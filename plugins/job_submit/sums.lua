@@ -29,9 +29,10 @@ function sums.are_summed(rule, class, other)
   return owner(rule.per, class) == owner(rule.per, other)
 end
 
--- Returns the class of a job: one entry for all jobs with the same user, account, QOS, partitions and kind.
+-- Returns the class of a job: one entry for all jobs with the same user, account, QOS, partitions, kind and selection.
 function sums.classify(state, job)
-  local key = string.format("%.0f\n%s\n%s\n%s\n%s", job.uid, job.account, job.qos, job.partition, job.kind)
+  local format = "%.0f\n%s\n%s\n%s\n%s\n%s"
+  local key = string.format(format, job.uid, job.account, job.qos, job.partition, job.kind, job.selection)
   local class = state.classes[key]
   if class == nil then
     local scopes, rules = lib.scopes.matching(job)

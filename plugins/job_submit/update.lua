@@ -1,4 +1,4 @@
--- requires: amounts, fit, nodes, queue, size
+-- requires: amounts, fit, nodes, noted, size
 -- Computes a job after an update. The job_desc of an update has only the fields that change. All functions are pure.
 local _, lib = ...
 local amounts = lib.amounts
@@ -45,7 +45,7 @@ local function types_of(request)
 end
 
 -- The job's values before the update, except for its size: {tasks, is_array, walltime_s, account, partition, parts,
--- qos, gpus (as requested), types}.
+-- qos, gpus (as requested), types, name}.
 function update.past(job)
   local record = job.record
   local minutes = amounts.u32(record.time_limit)
@@ -62,9 +62,10 @@ function update.past(job)
     account = string.lower(record.account or ""),
     partition = record.partition or "",
     parts = job.parts,
-    qos = lib.queue.qos_of(record, record.job_state % 256),
+    qos = lib.noted.qos_of(record, record.job_state % 256),
     gpus = gpus,
     types = types_of(gpus),
+    name = record.name or "",
   }
 end
 

@@ -27,8 +27,8 @@ class InUse:
 
     policy: PolicyInForce
     snapshot: Snapshot
-    by_kind: Callable[[], Mapping[str, Usage]]
-    """A function that returns the use by jobs of each kind, for rules that limit one kind."""
+    by_rule: Callable[[], Mapping[str, Usage]]
+    """A function that returns the use by rule, for rules that count some jobs of their groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from slurm_gpu.controller.queue.ended_runs import EndedRunsPoll
 from slurm_gpu.controller.queue.nodes import NodeCache
 from slurm_gpu.controller.queue.poll_interval import PollPace
 from slurm_gpu.controller.queue.resource_hours import CountedRun, HourlyUse, ResourceHours, committed_hours
-from slurm_gpu.controller.queue.usage import Subject, UsageCounter, UsageOwner, owner_of, usage_by_kind
+from slurm_gpu.controller.queue.usage import Subject, UsageCounter, UsageOwner, owner_of, usage_by_rule
 from slurm_gpu.controller.run_file import write_run_file
 from slurm_gpu.controller.snapshot import snapshot_file as snapshots
 from slurm_gpu.controller.snapshot.feature_table import OrderOf
@@ -139,7 +139,7 @@ class QueueWatcher:
             policy=policy,
             facts=facts,
             zones=self._zone_tables.last,
-            in_use=InUse(policy, self._snapshot, lambda: usage_by_kind(policy, jobs, facts)),
+            in_use=InUse(policy, self._snapshot, lambda: usage_by_rule(policy, jobs, facts)),
         )
 
     def run_once(self) -> float:

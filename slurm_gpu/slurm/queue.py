@@ -74,6 +74,9 @@ class CountedJob:
     is_suspended: bool = False
     limit_s: float | None = None
     """The time limit, infinite if there is none; None if the partition determines it."""
+    name: str = ""
+    is_array: bool = False
+    """Whether the job is an array or a task of one."""
 
 
 _COLUMNS = (
@@ -101,6 +104,7 @@ _COLUMNS = (
     "mem-per-tres",
     "tres-per-task",
     "TimeLimit",
+    "Name",
 )
 
 # The value of each column for a job with exclusive nodes. 26.05 has the column `Exclusive`, and its
@@ -214,6 +218,8 @@ def _job(row: str, now_s: float, whole_nodes: str) -> CountedJob:
             per_task=_text(value["tres-per-task"]),
             is_suspended=value["State"] in _SUSPENDED,
             limit_s=_limit(value["TimeLimit"]),
+            name=value["Name"],
+            is_array=task != "",
         )
     except ValueError as error:
         raise SlurmError(f"squeue: job {value['JobID']}: {error}") from None

@@ -39,13 +39,13 @@ rules:
 """
 JOB = (
     f"3|N/A|{ME}|{os.getuid()}|vision|normal|gpu|PENDING|2|1|N/A|gres:gpu:2|N/A|cpu=2,node=2,gres/gpu=4|OK"
-    "|1795285306|N/A|N/A|||N/A|N/A|N/A|1:00:00"
+    "|1795285306|N/A|N/A|||N/A|N/A|N/A|1:00:00|train"
 )
 
 
 INTERACTIVE = (
-    JOB.replace("3|N/A", "4|N/A", 1).removesuffix("|N/A|N/A|N/A|1:00:00")
-    + "slurm-gpu/1 t=ab1x1 k=i r=shells|N/A|N/A|N/A|1:00:00"
+    JOB.replace("3|N/A", "4|N/A", 1).removesuffix("|N/A|N/A|N/A|1:00:00|train")
+    + "slurm-gpu/1 t=ab1x1 k=i r=shells|N/A|N/A|N/A|1:00:00|train"
 )
 
 

@@ -213,7 +213,7 @@ def _jobs(jobs: JobsModel) -> JobConditions:
         JobSize(*(None if key not in one else int(one[key]) for key in ("gpus", "nodes", "walltime")))
         for one in (jobs.at_least, jobs.at_most)
     )
-    return JobConditions(at_least, at_most, _names(jobs.gpu_types), jobs.array)
+    return JobConditions(at_least, at_most, _names(jobs.gpu_types), jobs.array, _names(jobs.names))
 
 
 def _hours(when: When) -> Hours:

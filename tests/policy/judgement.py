@@ -525,7 +525,12 @@ def _of_rule(
     owner = owner_of(rule, job)
 
     def counted_among(jobs: Sequence[Request]) -> list[Request]:
-        return [one for one in jobs if owner_of(rule, one) == owner and binds(rule, one, moment)]
+        return [
+            one
+            for one in jobs
+            if owner_of(rule, one) == owner and binds(rule, one, moment)
+            if rule.jobs is None or rule.jobs.holds(one)
+        ]
 
     counted = counted_among(known.jobs)
     for key, limit in _limits_of(rule, job, moment).items():

@@ -11,6 +11,7 @@ import datetime as dt
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from fractions import Fraction
 from zoneinfo import ZoneInfo
 
@@ -92,6 +93,7 @@ class Request:
     mib_per_gpu: int | None = None
     constraint: str | None = None
     """--constraint, which the record of a queued job lacks; without the counts in `feature_nodes`."""
+    name: str = "train"
     begin_s: int | None = None
     """--begin, which the record of a queued job lacks."""
     exclusive: bool = False
@@ -447,6 +449,8 @@ class JobsModel:
     at_most: Mapping[str, float] = field(default_factory=dict)
     gpu_types: frozenset[str] | None = None
     array: bool | None = None
+    names: frozenset[str] | None = None
+    """Names, which may have wildcards."""
 
     def holds(self, job: Request, *, at_any_size: bool = False) -> bool:
         """Return whether a job may meet all conditions; with `at_any_size`, ignore the minimums."""
@@ -456,6 +460,7 @@ class JobsModel:
         )
         return (
             (self.array is None or self.array == (job.array_tasks is not None))
+            and (self.names is None or any(fnmatchcase(job.name, name) for name in self.names))
             and (
                 self.gpu_types is None or (job.mgpu > 0 and not self.gpu_types.isdisjoint(job.possible_types))
             )

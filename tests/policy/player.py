@@ -28,7 +28,7 @@ from .judgement import (
 )
 from .model import PARTITIONS as MODEL_PARTITIONS
 from .model import Request
-from .policystrategies import PERIOD_LIMITS
+from .policystrategies import CONSTRUCTS, PERIOD_LIMITS
 from .render import PARTITIONS, SUMS, changes, description, record, snapshot
 from .scenarios import Change, Pass, Resubmit, Scenario, Source, Submit, SubmitBlind, can_change, changed
 from .users import ACCOUNTS, NAMES
@@ -59,7 +59,7 @@ class Tally:
     def missing(self, met: Sequence[str]) -> list[str]:
         """Return the required outcomes of calls and of the limits in `met` that never occurred."""
         changes = [key for key in met if key.startswith("set:")]
-        both = [key for key in met if key not in ("bundles", "hours of the run", "over_limit", *changes)]
+        both = [key for key in met if key not in (*CONSTRUCTS, *changes)]
         wanted = ["one-gpu.shards over", "change by others accepted"]
         wanted += [f"{what} {how}" for what in _CALLS for how in ("accepted", "refused")]
         wanted += [f"{key} over" for key in changes]
@@ -180,8 +180,10 @@ class Player:
 
     @property
     def _counts_by_snapshot(self) -> bool:
-        """Return whether sums come from the snapshot, which has no sums over one kind of job."""
-        return self.source.is_used and not any(rule.kind and rule.per != "job" for rule in self.policy.rules)
+        """Return whether sums come from the snapshot, which has only sums over whole groups."""
+        return self.source.is_used and not any(
+            (rule.kind or rule.jobs) and rule.per != "job" for rule in self.policy.rules
+        )
 
     def _known(self, without: _Job | None = None) -> Known:
         there = [job for job in self.jobs if job is not without]

@@ -223,6 +223,7 @@ _JOBS = st.builds(
     _SIZES,
     st.none() | st.frozensets(st.sampled_from(GPU_TYPES), min_size=1),
     some_of(None, None, True, False),
+    st.none() | st.frozensets(st.sampled_from(["train", "t*", "jupyter", "j?pyter", "*"]), min_size=1),
 )
 
 
@@ -310,6 +311,15 @@ def _with_over_limit(draw: st.DrawFn, rule: RuleModel) -> RuleModel:
     )
 
 
+def _may_have_hours(rule: RuleModel) -> bool:
+    return rule.jobs is None or rule.per == "job"
+
+
+def _may_select(per: str, limits: Mapping[str, Limit], kinds: bool) -> bool:
+    """Return whether a rule may have conditions: sums over some jobs of a group have no hours by period."""
+    return per == "job" or (kinds and not any(key in PERIOD_LIMITS for key in limits))
+
+
 @st.composite
 def rule_lists(draw: st.DrawFn, *, kinds: bool = True, hours: bool = True) -> list[RuleModel]:
     """Draw up to three rules, some with tiers.
@@ -335,7 +345,7 @@ def rule_lists(draw: st.DrawFn, *, kinds: bool = True, hours: bool = True) -> li
             mode=draw(MODES),
             on_error=draw(some_of("allow", "deny")),
             kind=kind,
-            jobs=draw(_JOBS) if per == "job" and draw(st.booleans()) else None,
+            jobs=draw(_JOBS) if _may_select(per, limits, kinds) and draw(st.booleans()) else None,
             limits=limits,
             hard=any(key in PERIOD_LIMITS for key in limits) and draw(st.booleans()),
             carry_over=any(key in PERIOD_LIMITS for key in limits) and draw(st.booleans()),
@@ -343,7 +353,7 @@ def rule_lists(draw: st.DrawFn, *, kinds: bool = True, hours: bool = True) -> li
             **conditions,  # type: ignore[arg-type]
         )
         if draw(whole(0, 2)) == 0:
-            rule = draw(_with_tiers(rule, hours))
+            rule = draw(_with_tiers(rule, hours and _may_have_hours(rule)))
         elif draw(whole(0, 3)) == 0:
             rule = _with_over_limit(draw, rule)
         rules += rule.parts
@@ -390,14 +400,14 @@ OWNERS = st.lists(
 )
 
 
+# Constructs other than limits, options and changes.
+CONSTRUCTS = ("bundles", "hours of the run", "over_limit", "sums over some jobs")
 # Each limit is drawn deliberately, because random draws would miss some.
 LIMITS_TO_MEET = (
     *JOB_LIMITS,
     *TOTAL_LIMITS,
     *PERIOD_LIMITS,
-    "bundles",
-    "hours of the run",
-    "over_limit",
+    *CONSTRUCTS,
     *RUNNING_LIMITS,
     *MINIMUMS,
     *(f"option:{option}" for option in OPTIONS),
@@ -423,6 +433,10 @@ def policies(draw: st.DrawFn, meets: str) -> PolicyModel:
     elif meets in CHANGES:
         met = replace(draw(_changing("rule-met", [meets])), jobs=None)
         rules = [met, *rules]
+    elif meets == "sums over some jobs":
+        per = draw(some_of("user", "account", "group"))
+        limits = draw(limits_of(per).filter(bool))
+        rules = [RuleModel("rule-met", per, draw(MODES), jobs=draw(_JOBS), limits=limits), *rules]
     elif meets == "over_limit":
         limits = {key: draw(_DRAWN[key]) for key in ("gpus_total", draw(st.sampled_from([*PERIOD_LIMITS])))}
         met = RuleModel("met", draw(some_of("user", "account", "group")), limits=limits)

@@ -59,7 +59,7 @@ def description(request: Request, mark: str = "/", *, terse: bool = False) -> di
     """
     desc: dict[str, Any] = tres(request, mark)
     desc |= {"user_id": request.uid, "account": request.account, "partition": request.partition}
-    desc |= {"qos": request.qos, "user_name": NAMES.get(request.uid)}
+    desc |= {"qos": request.qos, "user_name": NAMES.get(request.uid), "name": request.name}
     if terse:
         desc |= {"account": None, "default_account": request.account}
         desc |= {"qos": None, "default_qos": request.qos}
@@ -118,6 +118,7 @@ def record(job_id: int, request: Request, *, running: bool = False, **more: Any)
     """Return the row of slurm.jobs; an array that is not yet split is one row."""
     row: dict[str, Any] = {
         "job_id": job_id,
+        "name": request.name,
         "job_state": 1 if running else 0,
         "user_id": request.uid,
         "account": request.account,

@@ -82,6 +82,7 @@ def full_requests(draw: st.DrawFn) -> Request:
         request,
         gpu_type=None if request.only_parts else draw(some_of(None, *GPU_TYPES)),
         interactive=draw(st.booleans()),
+        name=draw(some_of("train", "jupyter")),
         **amounts,  # type: ignore[arg-type]
     )
 

@@ -72,6 +72,9 @@ ONE = {"per_job": 1}
         ("{at_least: {walltime: 4h}}", ONE, True),
         ("{at_least: {walltime: 5h}}", ONE, False),
         ("{at_most: {walltime: 3h}}", {"minutes": 0}, False),
+        ("{names: [jupyter, sys/*]}", {"name": "jupyter"}, True),
+        ("{names: [jupyter, sys/*]}", {"name": "sys/dashboard/jupyter"}, True),
+        ("{names: [jupyter, sys/*]}", {"name": "my-jupyter"}, False),
         ("{array: true}", {"array_tasks": 3}, True),
         ("{array: true}", {}, False),
         ("{array: false}", {"array_tasks": 3}, False),
@@ -127,11 +130,18 @@ def test_an_update_that_makes_a_rule_apply_is_judged_by_it() -> None:
         ("%s", "{at_least: {}}", "jobs.at_least of rule 1 is empty"),
         ("%s", "{at_least: {gpus: {a100: 1}}}", "gpus: {'a100': 1} must be"),
         ("%s", "{array: 1}", "array: 1 must be true or false"),
-        ("per: job", "per: user", "'jobs' is not allowed in a rule with per: user; write it in"),
+        ("per: job", "per: user", "'walltime' is not allowed in a rule with per: user"),
+        (
+            "per: job",
+            "per: user",
+            "gpu_hours: used hours cannot be counted for some jobs of a group; leave jobs: out",
+        ),
     ],
 )
 def test_mistakes(old: str, new: str, message: str) -> None:
     text = TEXT.replace(old, new)
+    if "gpu_hours" in message:
+        text = text.replace("walltime: 2h", "gpu_hours: {month: 9}")
     found = mistakes(text % "{array: true}" if "%s" in text else text)
     assert any(message in line for line in found), found
 
@@ -150,4 +160,5 @@ def test_the_page_and_json_describe_the_jobs() -> None:
         "at_most": {"gpus": None, "nodes": None, "walltime_s": 86400},
         "gpu_types": None,
         "array": False,
+        "names": None,
     }

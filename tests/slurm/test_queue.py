@@ -13,15 +13,15 @@ from slurm_gpu.slurm.queue import JobPhase, QueueReader
 
 RUNNING = (
     "3|N/A|bob|60902|nlp|normal|gpu|RUNNING|1|1|N/A|gres:shard:2|N/A|cpu=1,mem=1G,node=1,billing=1,gres/shard=2|OK"
-    "|1795285306|1795285307|1795285907|n1|slurm-gpu/1 t=b01x3 r=job|N/A|N/A|N/A|10:00"
+    "|1795285306|1795285307|1795285907|n1|slurm-gpu/1 t=b01x3 r=job|N/A|N/A|N/A|10:00|train"
 )
 RANGE = (
     "1|N/A|alice|60901|vision|normal|gpu|PENDING|1-3|1|N/A|gres:gpu:a100:1|N/A|cpu=1,mem=4G,node=1,gres/gpu=1|OK"
-    "|1795285306|1795288906|1795292506|||gres:gpu:8|gpu:16384|gres:gpu:v100:1|1-01:00:00"
+    "|1795285306|1795288906|1795292506|||gres:gpu:8|gpu:16384|gres:gpu:v100:1|1-01:00:00|sys/dashboard/jupyter"
 )
 ARRAY = (
     "9|0-9:3%2|alice|60901|vision|normal|gpu,long|PENDING|1|1|gres:gpu:2|N/A|N/A|cpu=1,node=1,gres/gpu=2|NO"
-    "|1795285306|N/A|N/A|||N/A|N/A|N/A|UNLIMITED"
+    "|1795285306|N/A|N/A|||N/A|N/A|N/A|UNLIMITED|sweep"
 )
 TASK = ARRAY.replace("0-9:3%2", "3").replace("9|", "10|", 1)
 
@@ -63,6 +63,8 @@ def test_one_call_returns_all_that_is_counted() -> None:
     assert (array.n_tasks, array.start_s, array.exclusive, array.partition) == (4, None, True, "gpu,long")
     assert task.n_tasks == 1
     assert [job.limit_s for job in (running, ranged, array)] == [600, 90_000, math.inf]
+    assert [job.name for job in (running, ranged, array)] == ["train", "sys/dashboard/jupyter", "sweep"]
+    assert [job.is_array for job in (running, ranged, array, task)] == [False, False, True, True]
 
 
 @pytest.mark.parametrize("text", ["NOT_SET", "Partition_Limit", "", "INVALID"])

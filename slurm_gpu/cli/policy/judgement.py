@@ -68,9 +68,9 @@ def used_up(
         return
     if not active.policy.rules:
         return
-    snapshot, by_kind = read_use(site, active)
+    snapshot, by_rule = read_use(site, active)
     places = UserAssociations(accounts=frozenset({account.lower()}), qos=frozenset({qos.lower()}))
-    for line in quota_of(active.policy, snapshot, submitter[1], submitter[0], places, site.wall(), by_kind):
+    for line in quota_of(active.policy, snapshot, submitter[1], submitter[0], places, site.wall(), by_rule):
         wanted = amounts.get(line.kind.key)
         if (
             line.kind.scope is Scope.RUNNING

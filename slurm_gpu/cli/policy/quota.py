@@ -41,9 +41,9 @@ def quota(site: CommandSite, user: str | None, as_json: bool) -> None:
     """
     uid, name = uid_and_name(user)
     active = read_active(site)
-    policy, (snapshot, by_kind) = active.policy, read_use(site, active)
+    policy, (snapshot, by_rule) = active.policy, read_use(site, active)
     places = read_user_associations(name, site.run)
-    lines = quota_of(policy, snapshot, name, uid, places, site.wall(), by_kind)
+    lines = quota_of(policy, snapshot, name, uid, places, site.wall(), by_rule)
     lending = lending_of(policy.lending, snapshot.usage) if policy.lending is not None else []
     assumed = f"limits of accounts and QOS that {name} may not use are also listed"
     notes = list(active.caveats(uid, None if places.from_slurmdbd else assumed))

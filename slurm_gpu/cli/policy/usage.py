@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_gpu.cli.site import CommandSite
-from slurm_gpu.controller.queue.usage import Usage, kinds_summed_up, usage_by_kind, usage_of
+from slurm_gpu.controller.queue.usage import Usage, selecting_rules, usage_by_rule, usage_of
 from slurm_gpu.controller.snapshot import snapshot_file as snapshots
 from slurm_gpu.controller.snapshot.snapshot_file import Snapshot
 from slurm_gpu.controller.watcher import facts_of
@@ -55,7 +55,7 @@ class ActivePolicy:
         if self.policy.hour_sums and (snapshot is None or snapshot.hours is None):
             yield f"{named(self.policy.hour_sums)} are not known on this host"
         counts_others = lends or any(rule.per in ("account", "group") for rule in rules) or uid != os.getuid()
-        counts_queue = snapshot is None or kinds_summed_up(self.policy)
+        counts_queue = snapshot is None or selecting_rules(self.policy)
         if counts_queue and counts_others and _hides_jobs(self.settings):
             yield "Slurm shows you only your own jobs (PrivateData), so jobs of other users were not counted"
 
@@ -80,20 +80,20 @@ def read_active(site: CommandSite) -> ActivePolicy:
 
 
 def read_use(site: CommandSite, active: ActivePolicy) -> tuple[Snapshot, Mapping[str, Usage]]:
-    """Return the usage and, if a rule needs it, the usage by kind of job.
+    """Return the usage, and the usage by rule for rules that count some jobs of their groups.
 
-    The usage comes from the snapshot or, without one, from the queue; the usage by kind always comes from the
+    The usage comes from the snapshot or, without one, from the queue; the usage by rule always comes from the
     queue.
     """
     policy, found = active.policy, active.snapshot
-    if found is not None and not kinds_summed_up(policy):
+    if found is not None and not selecting_rules(policy):
         return found, {}
     jobs = QueueReader(site.run).read()
     facts = facts_of(policy, site.slurm.nodes(), read_partitions(site.run))
-    by_kind = usage_by_kind(policy, jobs, facts)
+    by_rule = usage_by_rule(policy, jobs, facts)
     if found is None:
         found = Snapshot(0, int(site.wall()), policy.groups_id, usage_of(jobs, policy.groups, facts))
-    return found, by_kind
+    return found, by_rule
 
 
 def _hides_jobs(settings: SlurmSettings) -> bool:

@@ -6,7 +6,7 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from slurm_gpu.slurm.queue import CountedJob, JobPhase
 from slurm_gpu.slurm.tres import GPU_GRES, Gres, SharesPerGpu, amount, count_mgpu, parse_gres, parse_tres
@@ -67,10 +67,23 @@ def amounts_of(job: CountedJob, facts: CountingFacts) -> Amounts:
     return Amounts(mgpu, cpus, _whole(tres, "mem"), job.n_nodes, typed, _billing(tres, 1, cpus))
 
 
+def least_amounts_of(job: CountedJob, facts: CountingFacts) -> Amounts:
+    """Return the resources of one task of a job on the fewest nodes that it allows."""
+    if job.phase is not JobPhase.PENDING:
+        return amounts_of(job, facts)
+    return amounts_of(replace(job, n_nodes=_whole(_totals(job.tres), "node")), facts)
+
+
 def asked_gpu_types(job: CountedJob) -> frozenset[str]:
     """Return the GPU types that a job names, in lower case; empty if the job accepts any type."""
+    return frozenset(kind for kind in asked_gpus(job) if kind is not None)
+
+
+def asked_gpus(job: CountedJob) -> frozenset[str | None]:
+    """Return the types of the GPUs that a job requests, in lower case; None for GPUs without a type."""
     texts = (job.per_job, job.per_node, job.per_socket, job.per_task)
-    return frozenset(kind for text in texts for kind in _types(_entries(text)))
+    entries = (entry for text in texts for entry in _entries(text) if entry.count)
+    return frozenset(entry.type.lower() if entry.type else None for entry in entries)
 
 
 def _requested(job: CountedJob, tres: Mapping[str, float], facts: CountingFacts) -> Amounts:

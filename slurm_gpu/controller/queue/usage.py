@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from slurm_gpu.controller.queue.amounts import CountingFacts, amounts_of
-from slurm_gpu.policy.lua.installed import GroupInForce, PolicyInForce
+from slurm_gpu.controller.queue.selection import selects
+from slurm_gpu.policy.lua.installed import GroupInForce, PolicyInForce, RuleInForce
 from slurm_gpu.slurm.queue import CountedJob, JobPhase
-
-_INTERACTIVE = re.compile(r"slurm-gpu/1 t=[0-9A-Za-z]+ k=i")
 
 
 class Subject(NamedTuple):
@@ -83,11 +81,6 @@ class Usage:
     def with_users(self, uids: Mapping[str, int]) -> Usage:
         """Return the same use, with the UIDs of more users."""
         return Usage(self.by_subject, {**uids, **self.uids})
-
-
-def submitted_as(job: CountedJob) -> str:
-    """Return `interactive` or `batch`, as recorded by job_submit.lua at submission."""
-    return "interactive" if _INTERACTIVE.search(job.admin_comment) else "batch"
 
 
 def owner_of(job: CountedJob) -> UsageOwner:
@@ -186,18 +179,18 @@ def usage_of(jobs: Iterable[CountedJob], groups: Iterable[GroupInForce], facts: 
     return UsageCounter().usage_of(jobs, groups, facts)
 
 
-def kinds_summed_up(policy: PolicyInForce) -> frozenset[str]:
-    """Return the kinds (`interactive`, `batch`) whose jobs a rule sums up separately."""
-    return frozenset(rule.kind for rule in policy.rules if rule.kind is not None and rule.per != "job")
+def selecting_rules(policy: PolicyInForce) -> tuple[RuleInForce, ...]:
+    """Return the rules that sum over some jobs of their groups."""
+    return tuple(rule for rule in policy.rules if rule.counts_some_jobs)
 
 
-def usage_by_kind(
+def usage_by_rule(
     policy: PolicyInForce, jobs: Sequence[CountedJob], facts: CountingFacts
 ) -> dict[str, Usage]:
-    """Return the use by jobs of each kind that a rule sums up separately."""
+    """Return the use by the jobs that count for each of these rules, by the id of the rule."""
     return {
-        kind: usage_of((job for job in jobs if submitted_as(job) == kind), policy.groups, facts)
-        for kind in kinds_summed_up(policy)
+        rule.id: usage_of((job for job in jobs if selects(rule, job, facts)), policy.groups, facts)
+        for rule in selecting_rules(policy)
     }
 
 

@@ -114,18 +114,18 @@ def quota_of(
     uid: int,
     places: UserAssociations,
     now_s: float,
-    by_kind: Mapping[str, Usage] | None = None,
+    by_rule: Mapping[str, Usage] | None = None,
 ) -> list[QuotaLine]:
     """Return all limits that can apply to the user's jobs, in the order of the policy.
 
-    A snapshot does not distinguish kinds of jobs, so rules for one kind use `by_kind`. Without `by_kind`, the
-    use for these rules is unknown. Limits of a group are left out if the user's accounts and QOS allow no
-    jobs in the group.
+    Snapshots have sums over whole groups, so rules that count some jobs of their groups use `by_rule`.
+    Without `by_rule`, the use for these rules is unknown. Limits of a group are left out if the user's
+    accounts and QOS allow no jobs in the group.
     """
     lines: list[QuotaLine] = []
     for rule in policy.rules:
         if _may_bind(rule.group, uid, places, now_s):
-            usage = snapshot.usage if rule.kind is None else (by_kind or {}).get(rule.kind)
+            usage = (by_rule or {}).get(rule.id) if rule.counts_some_jobs else snapshot.usage
             for subject in _subjects(rule, user, uid, places):
                 lines += _lines(rule, usage, snapshot, subject, uid, now_s)
     return lines

@@ -65,11 +65,11 @@ class QuotaReporter(Duty):
     def report(self, database: DatabaseClient, in_use: InUse) -> None:
         """Report the limits of all users who view them."""
         wanted = database.quotas_wanted()
-        by_kind = in_use.by_kind() if wanted else {}
+        by_rule = in_use.by_rule() if wanted else {}
         for at in range(0, len(wanted), _AT_ONCE):
-            database.send_quotas([self._quota(user, in_use, by_kind) for user in wanted[at : at + _AT_ONCE]])
+            database.send_quotas([self._quota(user, in_use, by_rule) for user in wanted[at : at + _AT_ONCE]])
 
-    def _quota(self, user: str, in_use: InUse, by_kind: Mapping[str, Usage]) -> Quota:
+    def _quota(self, user: str, in_use: InUse, by_rule: Mapping[str, Usage]) -> Quota:
         unknown = Quota(user=user, as_of_s=in_use.snapshot.as_of_s, limits=None, why=None)
         if in_use.policy == PolicyInForce():
             return replace(unknown, why="no policy is in force; an operator must run slurm-gpu policy apply")
@@ -78,7 +78,7 @@ class QuotaReporter(Duty):
         except (KeyError, ValueError):
             return replace(unknown, why=f"user {user} does not exist on slurm-gpuctld's host")
         places, now_s = self._places_of(user), self._clock.wall()
-        lines = quota_of(in_use.policy, in_use.snapshot, user, uid, places, now_s, by_kind)
+        lines = quota_of(in_use.policy, in_use.snapshot, user, uid, places, now_s, by_rule)
         return replace(unknown, limits=[line.to_json() for line in lines], uid=uid)
 
     def _places_of(self, user: str) -> UserAssociations:

@@ -240,7 +240,7 @@ class _Check(Decoder):
             self.fail_once((*rule.location, "tiers"), "tiers: no tier has limits", key=True)
 
     def limits_per(self, at: Location, per: Per) -> None:
-        for section in ("at_least", "exactly", "options", "jobs", *CHANGES):
+        for section in ("at_least", "exactly", "options", *CHANGES):
             if per is not Per.JOB and self.has(*at, section):
                 hint = "write it in a rule with per: job"
                 self.fail(
@@ -255,6 +255,9 @@ class _Check(Decoder):
                 self.fail_once(
                     (*at, "limits", key), f"{key}: in a rule with per: {per}, write {written}", key=True
                 )
+            if key in UNITS and per is not Per.JOB and self.has(*at, "jobs"):
+                message = f"{key}: used hours cannot be counted for some jobs of a group; leave jobs: out"
+                self.fail_once((*at, "limits", key), message, key=True)
             if key not in LIMITS or LIMITS[key].allowed_per(per):
                 continue
             where = "per: job" if LIMITS[key].allowed_per(Per.JOB) else "per: user, account or group"

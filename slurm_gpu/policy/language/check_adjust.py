@@ -31,8 +31,9 @@ def check_adjust(decoder: Decoder, rule: PolicyRule) -> PolicyRule:
     table = decoder.mapping(at, value, tuple(LIMITS), "adjust")
     if value == {}:
         decoder.fail(at, "adjust is empty; write bounds such as {gpus_running: [8, 24]}")
-    if rule.mode is not Mode.ENFORCE or rule.kind is not None or rule.when is not None:
-        message = "allowed only in rules with mode: enforce and without kind: and when:"
+    conditions = (rule.kind, rule.jobs, rule.when)
+    if rule.mode is not Mode.ENFORCE or any(condition is not None for condition in conditions):
+        message = "allowed only in rules with mode: enforce and without kind:, jobs: and when:"
         decoder.fail(at, f"adjust: {message}", key=True)
     rule = replace(rule, limits=rule.limits or RuleLimits(), adjust=())
     found = [_bounds(decoder, (*at, key), item, key, rule) for key, item in table.items()]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from slurm_gpu.config.decoder import Items, Key
 from slurm_gpu.policy.language.lua_literals import Plain
-from slurm_gpu.policy.language.value_types import COUNT, GPU_TYPE_NAME, GPUS, WALLTIME
+from slurm_gpu.policy.language.value_types import COUNT, GPU_TYPE_NAME, GPUS, JOB_NAME, WALLTIME
 from slurm_gpu.text.units import counted, format_duration, format_gpus
 
 _NOT_EMPTY = Items(least=1)
@@ -47,6 +47,7 @@ class JobConditions:
         tuple[Annotated[str, GPU_TYPE_NAME], ...] | None, _NOT_EMPTY, "GPU types of the jobs."
     ] = None
     array: Annotated[bool | None, "Job arrays (true) or other jobs (false)."] = None
+    names: Annotated[tuple[Annotated[str, JOB_NAME], ...] | None, _NOT_EMPTY, "`--job-name`."] = None
 
     def table(self) -> dict[str, Plain]:
         """Return the conditions as the Lua code reads them."""
@@ -55,6 +56,7 @@ class JobConditions:
             "at_most": self.at_most.table(),
             "gpu_types": None if self.gpu_types is None else dict.fromkeys(sorted(self.gpu_types), True),
             "array": self.array,
+            "names": None if self.names is None else dict.fromkeys(sorted(self.names), True),
             "text": self.text,
         }
 
@@ -65,4 +67,5 @@ class JobConditions:
         parts += self.at_least.texts("at least") + self.at_most.texts("at most")
         text = f"with {' and '.join(filter(None, (', '.join(parts[:-1]), parts[-1])))}" if parts else ""
         arrays = {None: "", True: "in arrays", False: "outside arrays"}[self.array]
-        return " ".join(part for part in (arrays, text) if part)
+        names = f"named {' or '.join(self.names)}" if self.names is not None else ""
+        return " ".join(part for part in (names, arrays, text) if part)

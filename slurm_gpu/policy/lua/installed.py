@@ -120,6 +120,11 @@ class RuleInForce:
     # The days and minutes of the day at which the rule applies; None if it always applies.
     when: Mapping[str, Any] | None = None
 
+    @property
+    def counts_some_jobs(self) -> bool:
+        """Return whether the rule sums over some jobs of its group, which snapshots do not distinguish."""
+        return self.per != "job" and not (self.kind is None and self.jobs is None)
+
     def exception_of(self, uid: int, now_s: float) -> Mapping[str, Any] | None:
         """Return the exception that applies to this user at this time; None if no exception applies."""
         found = self.exceptions.get(uid, {})

@@ -108,7 +108,12 @@ def _jobs(jobs: JobConditions) -> dict[str, Any]:
         }
         for key, size in (("at_least", jobs.at_least), ("at_most", jobs.at_most))
     }
-    return {**sizes, "gpu_types": jobs.gpu_types and list(jobs.gpu_types), "array": jobs.array}
+    return {
+        **sizes,
+        "gpu_types": jobs.gpu_types and list(jobs.gpu_types),
+        "array": jobs.array,
+        "names": jobs.names and list(jobs.names),
+    }
 
 
 def _owner(owner: GpuOwner) -> dict[str, Any]:

@@ -55,8 +55,8 @@ def modelled_rules(
 ) -> tuple[PolicyInForce, tuple[str, ...]]:
     """Return the policy with only its running limits, and remarks on the limits that are left out.
 
-    Limits in `unenforced_limits` are left out. Rules that apply only at certain times or to one kind of job
-    are left out, too.
+    Limits in `unenforced_limits` are left out, and so are rules that apply only at certain times or to some
+    jobs of their group.
     """
     unenforced = frozenset(unenforced_limits)
     rules, remarks = [], []
@@ -67,9 +67,9 @@ def modelled_rules(
         limits = {key: value for key, value in rule.limits.items() if key.split(":")[0] in RESOURCES}
         if not limits:
             continue
-        if rule.kind is not None or rule.when is not None or not rule.group.is_current(now_s):
+        if rule.counts_some_jobs or rule.when is not None or not rule.group.is_current(now_s):
             remarks.append(
-                f"rule {rule.id} is not modelled: it applies only to one kind of job or at certain times"
+                f"rule {rule.id} is not modelled: it applies only to some jobs or at certain times"
             )
             continue
         kept = {
