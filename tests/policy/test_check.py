@@ -103,7 +103,7 @@ def test_a_policy_without_rules_is_valid() -> None:
         ("gpus_total: 2.5", "gpus_total: 0.12345", "must have at most three decimals"),
         ("gpus_total: 2.5", "gpus_total: yes", "gpus_total: True must be a number of GPUs"),
         ("gpus_total: 2.5", "gpus_total:", "gpus_total: None must be a number of GPUs"),
-        ('walltime: "1-12:00:00"', "walltime: 7", "p.yaml:21:24: walltime: 7 has no unit; write 7h or"),
+        ('walltime: "1-12:00:00"', "walltime: 7", "p.yaml:21:24: walltime: 7 has no unit; write 7m, "),
         (
             'walltime: "1-12:00:00"',
             "walltime: 12:00",

@@ -113,7 +113,7 @@ MISTAKES = [
     ("{warn: [30m], after: 2h}", "cancel_idle lacks why"),
     ("{warn: [], after: 2h, why: x}", "warn: [] must be a list of 1 to 5 durations, such as [4h]"),
     ("{warn: 30m, after: 2h, why: x}", "warn: '30m' must be a list of 1 to 5 durations"),
-    ("{warn: [30], after: 2h, why: x}", "warn: 30 has no unit; write 30h or 30d"),
+    ("{warn: [30], after: 2h, why: x}", "warn: 30 has no unit; write 30m, 30h"),
     ("{warn: [2m], after: 2h, why: x}", "warn: 2m is too early: jobs are not checked before 5m"),
     ("{warn: [60m, 30m], after: 2h, why: x}", "warn: 30m must be later than the previous warning, 1h"),
     ("{warn: [30m, 2h], after: 2h, why: x}", "after: 2h must be later than the last warning, 2h; no job is"),

@@ -217,7 +217,12 @@ def test_the_compiled_policy_has_one_number_per_limit() -> None:
             "1: 70000h",
             "p.yaml:25:28: walltime: '70000h' is 2917 days; the maximum is 366d. Did you mean 70000m?",
         ),
-        ("1: 7d", "1: 7", "walltime: 7 has no unit; write 7h or 7d"),
+        ("1: 7d", "1: 7", "walltime: 7 has no unit; write 7m, 7h, 7d or a Slurm time such as 7-00:00:00"),
+        ("1: 7d", "1: 500", "walltime: 500 has no unit; write 500m, 500h or a Slurm time"),
+        ("1: 7d", "1: 0.5", "walltime: 0.5 has no unit; write 0.5h, 0.5d or a Slurm time"),
+        ("1: 7d", "1: 7200", "walltime: 7200 has no unit; write 7200m, 7200s or a Slurm time"),
+        ("1: 7d", "1: 1000", "walltime: 1000 has no unit; write 1000m or a Slurm time"),
+        ("1: 7d", "1: .inf", "walltime: inf has no unit; write 4h or a Slurm time"),
         ("week: 500", "week: 500h", "week: '500h' must be a number of GPU-hours ≥ 0, such as 500"),
         # Bounds, hours, types.
         ("days: [sat, mon-tue]", "days: weekend", "'weekend', which is not a day; "),

@@ -44,7 +44,7 @@ def test_an_owner_is_a_group_of_accounts_with_its_own_qos() -> None:
         ("gpus: 12", "gpus: 1.5", "gpus: 1.5 must be a whole number"),
         ("gpus: 12, ", "", "vision lacks gpus"),
         ("gpus: 12", "gpus: 12, lends: 3", "'lends' is not a setting of owners.vision"),
-        ("10m", "10", "return_within: 10 has no unit"),
+        ("10m", "10", "return_within: 10 has no unit; write 10m, 10h"),
         ("12, lend_in: sg-scavenger", "12, lend_in: normal", "jobs without --qos run in normal"),
         (
             "12, lend_in: sg-scavenger",

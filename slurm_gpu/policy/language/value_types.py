@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import re
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from slurm_gpu.config.value_types import (
     whole_number,
 )
 from slurm_gpu.policy.language.periods import PERIOD_PATTERN
-from slurm_gpu.text.units import format_duration, format_memory_mib, parse_duration, parse_memory_mib
+from slurm_gpu.text.units import format_memory_mib, parse_duration, parse_memory_mib
 
 ID_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}"
 MOST_MEMORY_PER_GPU_MIB = 4 * 2**20
@@ -142,11 +143,8 @@ def memory(most_mib: int = _MOST_MEMORY_MIB) -> ValueType:
 
 def _parse_walltime(value: Any) -> int:
     if _is_number(value):
-        number = value if 0 < value < 1000 else 4
-        examples = f"{number}h or {number}d"
-        if 1000 <= value <= _MOST_WALLTIME_S:
-            examples = format_duration(value)
-        raise InvalidValueError(f"has no unit; write {examples}, or a Slurm time such as 7-00:00:00")
+        examples = ", ".join(_with_units(value) or ["4h"])
+        raise InvalidValueError(f"has no unit; write {examples} or a Slurm time such as 7-00:00:00")
     seconds = parse_duration(value)
     if seconds < 60 or seconds % 60:
         raise InvalidValueError("must be in whole minutes, as in Slurm, such as 4h")
@@ -156,6 +154,16 @@ def _parse_walltime(value: Any) -> int:
             f"Did you mean {_shorter(value)}? For no limit, leave it out"
         )
     return int(seconds)
+
+
+def _with_units(number: float) -> list[str]:
+    """Return the time limits that a number without a unit may mean; minutes come first, as in --time."""
+    found = []
+    for unit in "mhd" if number < 1000 else "ms":
+        with contextlib.suppress(ValueError):
+            _parse_walltime(f"{number}{unit}")
+            found.append(f"{number}{unit}")
+    return found
 
 
 def _other_unit(text: str, step: int) -> str:
