@@ -17,10 +17,12 @@ from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_ty
 
 from slurm_gpu.config.checker import YamlCheck, shown
 from slurm_gpu.config.value_types import BOOL, InvalidValueError, ValueType, choice
-from slurm_gpu.config.yaml_source import Location, YamlSource
+from slurm_gpu.config.yaml_source import Location, YamlSource, ambiguity, readings
 
 # Marks an invalid value, which is replaced with its default or None. The file is rejected in any case.
 _INVALID: Any = object()
+# Errors of ValueType.parse.
+_PARSE_ERRORS = (ValueError, LookupError, AttributeError, TypeError, OSError)
 _T = TypeVar("_T")
 
 
@@ -248,17 +250,23 @@ class Decoder(YamlCheck):
         """Parse a single value; if it is invalid, record an error and return _INVALID."""
         try:
             if value_type.suffix != "_s" or not self.is_ambiguous(at, value):
-                return value_type.parse(value)
+                return self._parsed(at, value, value_type)
             hours, minutes = value.split(":")
             clock = f"{hours}:{minutes}:00"
             write = clock if int(minutes) else f"{hours}h or {clock}"
             problem = f"may be hours or minutes; write {write}"
         except InvalidValueError as error:
             problem = str(error)
-        except (ValueError, LookupError, AttributeError, TypeError, OSError):
+        except _PARSE_ERRORS:
             problem = f"must be {value_type}"
         self.fail(at, f"{_label(at)}: {shown(value)} {problem}")
         return _INVALID
+
+    def _parsed(self, at: Location, value: Any, value_type: ValueType, *, key: bool = False) -> Any:
+        text = value if isinstance(value, str) else self.source.converted.get((at, key), "")
+        if (amounts := readings(text)) and all(_is_amount(value_type, amount) for amount in amounts):
+            raise InvalidValueError(ambiguity(amounts))
+        return value_type.parse(value)
 
     def _named(
         self, at: Location, value: Any, key_type: ValueType | None, item: Shape, items: Items
@@ -275,15 +283,13 @@ class Decoder(YamlCheck):
         for key, one in table.items():
             place = (*at, key if isinstance(key, str | int) else str(key))
             try:
-                parsed = str(key) if key_type is None else key_type.parse(key)
+                parsed = str(key) if key_type is None else self._parsed(place, key, key_type, key=True)
                 if parsed in found:
                     self.fail(place, f"{shown(key)} is set twice", key=True)
             except (ValueError, AttributeError, TypeError) as error:
                 problem = str(error) if isinstance(error, InvalidValueError) else f"must be {key_type}"
                 if self._hint_of_enclosing(at, key) is not None:
                     problem = f"is not valid here; {self._hint_of_enclosing(at, key)}"
-                elif one is None and str(key).isdigit():
-                    problem = "is a key without a value; write numbers without a comma, such as 50000"
                 self.fail(place, f"{shown(key)} {problem}", key=True)
                 continue
             found[parsed] = self._value(place, one, item)
@@ -314,6 +320,13 @@ class Decoder(YamlCheck):
             self.fail(at, f"{_label(at)}: {shown(value)} must be a list of {bounds}{what}")
             return _INVALID
         return _INVALID if _INVALID in found else origin(found)
+
+
+def _is_amount(value_type: ValueType, value: Any) -> bool:
+    try:
+        return isinstance(value_type.parse(value), int | float)
+    except _PARSE_ERRORS:
+        return False
 
 
 def _label(at: Location) -> str:

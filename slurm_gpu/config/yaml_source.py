@@ -4,7 +4,7 @@ PyYAML's safe composer returns nodes with marks. The nodes are converted to plai
 are stored by location. Duplicate keys are errors, although YAML loaders silently use the last one. The size
 of the file, the number of values, the depth of nesting and the range of integers are limited. Values that
 only YAML 1.1 reads as numbers, in base 60 or 8 (1:30 as 90, 010 as 8), remain text, which checks do not
-accept as a number.
+accept as a number. {month: 50,000} is an error, although YAML reads it as the keys month and 000.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ _DEEPEST = 64
 _MERGE, _TEXT = "tag:yaml.org,2002:merge", "tag:yaml.org,2002:str"
 _NUMBERS = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
 _BASE_60_OR_8 = re.compile(r"[^:]*:.*|[-+]?0[0-7_]+")
+# Amounts whose separator may be that of decimals or of thousands. 0.500 can only have decimals, and 1.125 is
+# read as decimals, since fractions of GPUs are written in this way.
+_SEPARATED = re.compile(r"([1-9]\d{0,2})(?:,(\d{3})|\.(\d\d0))( ?[A-Za-z]{0,3})")
 _SHOWN_CHARACTERS = 80
 
 
@@ -190,6 +193,22 @@ def parse_yaml(text: str, path: str) -> YamlSource:
         loader.dispose()
 
 
+def readings(text: str) -> tuple[float | str, int | str] | None:
+    """Return the two amounts that text such as 50.000 or 50,000G may mean; None if it is unambiguous."""
+    match = _SEPARATED.fullmatch(text)
+    if match is None:
+        return None
+    whole, decimals, unit = match[1], match[2] or match[3], match[4]
+    number, thousands = float(f"{whole}.{decimals}"), int(whole + decimals)
+    number = int(number) if number.is_integer() else number
+    return (f"{number}{unit}", f"{thousands}{unit}") if unit else (number, thousands)
+
+
+def ambiguity(amounts: tuple[float | str, int | str]) -> str:
+    """Return the end of a message about an amount with two readings."""
+    return f"is ambiguous; write {amounts[0]} or {amounts[1]}"
+
+
 def _explained(error: yaml.MarkedYAMLError, text: str) -> tuple[yaml.Mark | None, str]:
     """Return a problem's position and its description, without any values, since these may be passwords."""
     problem, began = error.problem or str(error), error.context_mark
@@ -231,7 +250,13 @@ def _walk(
             yield from _walk(item, (*location, index), keys, converted, loader)
     elif isinstance(node, yaml.MappingNode):
         seen: dict[Hashable, tuple[int, int]] = {}
+        before: yaml.Node | None = None
         for key_node, value_node in node.value:
+            match before, key_node, value_node:
+                case yaml.ScalarNode(value=start), yaml.ScalarNode(value=end), yaml.ScalarNode(value=""):
+                    if node.flow_style and (amounts := readings(f"{start},{end}")):
+                        raise loader.error(before.start_mark, f"{start},{end} {ambiguity(amounts)}")
+            before = value_node
             if key_node.tag == _MERGE:
                 continue  # "<<: *defaults": its values keep their original positions
             key = loader.construct_object(key_node, deep=True)

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.config.yaml_source import parse_yaml
+from slurm_gpu.errors import InputError
 from slurm_gpu.policy.language.amounts import GpuLimit, LimitStep, RuleLimits
 from slurm_gpu.policy.language.limits import LIMITS, flat_limits
 from slurm_gpu.policy.language.local_time import end_of_day, start_of_day, utc_offsets
@@ -266,7 +267,16 @@ def test_the_compiled_policy_has_one_number_per_limit() -> None:
             "'1d' must be day, week, month, quarter, year or a number of days from 2d to 366d, such as 30d",
         ),
         ("8: 2d", "h100: 2d", "write jobs: {gpu_types: [a100]} in a rule with per: job"),
-        ("{day: 12.5, week: 500}", "{week: 50,000}", "'000' is a key without a value; write numbers without"),
+        # A separator of decimals or thousands.
+        ("week: 500", "week: 50.000", "week: 50.0 is ambiguous; write 50 or 50000 (written as 50.000)"),
+        ("week: 500", "week: 1.500", "week: 1.5 is ambiguous; write 1.5 or 1500 (written as 1.500)"),
+        ("week: 500", "week: '1,500'", "week: '1,500' is ambiguous; write 1.5 or 1500"),
+        ("gpus_total: 16", "gpus_total: 50.000", "gpus_total: 50.0 is ambiguous; write 50 or"),
+        ("gpus_total: 16", "gpus_total: 50,000", "gpus_total: '50,000' is ambiguous; write 50 or"),
+        ("jobs_total: 20", "jobs_total: 20.000", "jobs_total: 20.0 is ambiguous; write 20 or 20000"),
+        ("8: 2d", "8.000: 2d", "8.0 is ambiguous; write 8 or 8000 (written as 8.000)"),
+        ("memory: 1.5T", "memory: 512.000M", "memory: '512.000M' is ambiguous; write 512M or 512000M"),
+        ("memory_per_gpu: 64G", "memory_per_gpu: 64.000", "memory_per_gpu: 64.0 has no unit"),
         # Settings in the wrong place.
         (
             "{day: 12.5, week: 500}",
@@ -301,6 +311,26 @@ def test_each_mistake_is_reported(old: str, new: str, message: str) -> None:
     found = mistakes(WHOLE.replace(old, new, 1))
     assert any(message in line for line in found), found
     assert len(found) == 1, found
+
+
+@pytest.mark.parametrize(
+    ("new", "message"),
+    [
+        ("{week: 50,000}", "p.yaml:48:25: 50,000 is ambiguous; write 50 or 50000"),
+        ("{week: 50,000, day: 1,000}", "p.yaml:48:25: 50,000 is ambiguous; write 50 or 50000"),
+        ("{week: 2,050}", "p.yaml:48:25: 2,050 is ambiguous; write 2.05 or 2050"),
+    ],
+)
+def test_a_comma_in_a_number_is_an_error_although_yaml_reads_two_keys(new: str, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        check(WHOLE.replace("{day: 12.5, week: 500}", new, 1))
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("gpus", ["0.5", "2.5", "0.500", "0.125", "1.125", "2.50", "50.0"])
+def test_decimals_that_cannot_be_thousands_are_read(gpus: str) -> None:
+    policy = check(WHOLE.replace("gpus_total: 16", f"gpus_total: {gpus}", 1))
+    assert policy.rules[1].limits.gpus_total == GpuLimit(round(float(gpus) * 1000))
 
 
 def test_a_rule_has_the_policys_mode_by_default() -> None:
