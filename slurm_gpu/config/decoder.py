@@ -8,6 +8,7 @@ a description cannot be set in the file.
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -23,6 +24,7 @@ from slurm_gpu.config.yaml_source import Location, YamlSource, ambiguity, readin
 _INVALID: Any = object()
 # Errors of ValueType.parse.
 _PARSE_ERRORS = (ValueError, LookupError, AttributeError, TypeError, OSError)
+_SHOWN_ID = re.compile(r"[!-~]{1,40}")
 _T = TypeVar("_T")
 
 
@@ -179,6 +181,18 @@ class Decoder(YamlCheck):
         """Return whether the file has a value at a location."""
         return self.at(*place) is not MISSING
 
+    def name_of(self, at: Location) -> str:
+        """Return a location for messages: "limits of rule grad-days", or "rule 2" if the rule has no id."""
+        index = next((index for index in range(len(at) - 1, 0, -1) if isinstance(at[index], int)), 0)
+        if not index:
+            return ".".join(map(str, at)) or "the file"
+        identifier = self.at(*at[: index + 1], "id")
+        if not (isinstance(identifier, str) and _SHOWN_ID.fullmatch(identifier)):
+            identifier = at[index] + 1  # type: ignore[operator]
+        inner, outer = ".".join(map(str, at[index + 1 :])), at[: index - 1]
+        one = f"{str(at[index - 1]).removesuffix('s')} {identifier}"
+        return " of ".join(part for part in (inner, one, self.name_of(outer) if outer else "") if part)
+
     def has_failed(self, at: Location) -> bool:
         """Return whether an error was recorded at or below a location."""
         return any(place[: len(at)] == at for place in self.failed)
@@ -199,7 +213,7 @@ class Decoder(YamlCheck):
     def _hint_of_enclosing(self, location: Location, key: Any) -> str | None:
         for n in range(len(location) - 1, -1, -1):
             if location[:n] in self._classes and key in keys_of(self._classes[location[:n]]):
-                return f"it is a setting of {name_of(location[:n])}"
+                return f"it is a setting of {self.name_of(location[:n])}"
         return None
 
     def _table(self, at: Location, value: Any, settings_class: type, items: Items = ANY_NUMBER) -> Any:
@@ -209,9 +223,9 @@ class Decoder(YamlCheck):
         if value is None or (value == {} and items.least):
             needed = items.least or any(setting.is_required for setting in settings)
             hint = "" if needed else ", or write {}"
-            self.fail(at, f"{name_of(at)} is empty; allowed: {', '.join(keys)}{hint}", key=value is None)
+            self.fail(at, f"{self.name_of(at)} is empty; allowed: {', '.join(keys)}{hint}", key=value is None)
             value = None
-        given = {} if value is None else self.mapping(at, value, keys, name_of(at))
+        given = {} if value is None else self.mapping(at, value, keys, self.name_of(at))
         found: dict[str, Any] = {}
         for setting in settings:
             name, key, kind = setting.name, setting.key, setting.shape.value_type
@@ -222,7 +236,7 @@ class Decoder(YamlCheck):
                 if kind is not None:
                     such = f"{kind.what}, such as {key}: {kind.example}"
                     hint = f"; write {such if kind.example else f'{key}: {kind.what}'}"
-                self.fail(at, f"{name_of(at)} lacks {key}{hint}")
+                self.fail(at, f"{self.name_of(at)} lacks {key}{hint}")
             if found.get(name, MISSING) in (MISSING, _INVALID):
                 default = None if setting.default is MISSING else setting.default
                 found[name] = setting.from_place.value(at) if setting.from_place else default
@@ -272,13 +286,13 @@ class Decoder(YamlCheck):
         self, at: Location, value: Any, key_type: ValueType | None, item: Shape, items: Items
     ) -> dict[Any, Any]:
         known = None if key_type is None else key_type.schema.get("enum")
-        table = self.mapping(at, value, known, name_of(at))
+        table = self.mapping(at, value, known, self.name_of(at))
         if value == {} and items.least:
             kind = item.value_type
             hint = f"allowed: {', '.join(known)}" if known else f"write {kind or '`name: …` lines'}"
-            self.fail(at, f"{name_of(at)} is empty; {hint}")
+            self.fail(at, f"{self.name_of(at)} is empty; {hint}")
         if items.most is not None and len(table) > items.most:
-            self.fail(at, f"{name_of(at)} has {len(table)} entries; at most {items.most} are allowed")
+            self.fail(at, f"{self.name_of(at)} has {len(table)} entries; at most {items.most} are allowed")
         found: dict[Any, Any] = {}
         for key, one in table.items():
             place = (*at, key if isinstance(key, str | int) else str(key))
@@ -288,8 +302,8 @@ class Decoder(YamlCheck):
                     self.fail(place, f"{shown(key)} is set twice", key=True)
             except (ValueError, AttributeError, TypeError) as error:
                 problem = str(error) if isinstance(error, InvalidValueError) else f"must be {key_type}"
-                if self._hint_of_enclosing(at, key) is not None:
-                    problem = f"is not valid here; {self._hint_of_enclosing(at, key)}"
+                if enclosing := self._hint_of_enclosing(at, key):
+                    problem = f"is not valid here; {enclosing}"
                 self.fail(place, f"{shown(key)} {problem}", key=True)
                 continue
             found[parsed] = self._value(place, one, item)
@@ -300,7 +314,7 @@ class Decoder(YamlCheck):
         if isinstance(value, dict):
             if not value:
                 table = f"{{{kind.key.example}: {kind.one.example}}}"
-                self.fail(at, f"{name_of(at)} is empty; write {kind.one}, or a table such as {table}")
+                self.fail(at, f"{self.name_of(at)} is empty; write {kind.one}, or a table such as {table}")
             found = self._named(at, value, kind.key, Shape(None, kind.one, None, ANY_NUMBER), ANY_NUMBER)
         else:
             found = {None: self.single(at, value, kind.one)}
@@ -331,12 +345,3 @@ def _is_amount(value_type: ValueType, value: Any) -> bool:
 
 def _label(at: Location) -> str:
     return str(next((part for part in reversed(at) if isinstance(part, str)), "the file"))
-
-
-def name_of(at: Location) -> str:
-    """Return a location for messages: "limits of rule 2" for ("rules", 1, "limits")."""
-    index = next((index for index in range(len(at) - 1, 0, -1) if isinstance(at[index], int)), 0)
-    if not index:
-        return ".".join(map(str, at)) or "the file"
-    inner, of = ".".join(map(str, at[index + 1 :])), f"{str(at[index - 1]).removesuffix('s')} {at[index] + 1}"  # type: ignore[operator]
-    return f"{inner} of {of}" if inner else of

@@ -6,7 +6,6 @@ import datetime as dt
 import itertools
 from collections.abc import Iterator
 
-from slurm_gpu.config.decoder import name_of
 from slurm_gpu.config.yaml_source import Location, YamlSource
 from slurm_gpu.errors import InputError
 from slurm_gpu.policy.dead_parts import Doubt, idle_parts
@@ -240,7 +239,7 @@ def _only_observing(policy: Policy, source: YamlSource) -> Iterator[Doubt]:
             table = table.get(part, {"mode": None})
         if "mode" not in table:
             message = (
-                f"{name_of(place)} only observes: mode: enforce at the top of the file applies to rules; "
+                f"{'.'.join(place)} only observes: mode: enforce at the top of the file applies to rules; "
                 "write mode: enforce here too, or mode: observe"
             )
             yield place, message

@@ -251,7 +251,7 @@ def test_changed_jobs_are_not_cached() -> None:
         ("mode: fit, set: {qos: a}, defaults: {qos: b}", "qos: set: already sets it; write it once"),
         ("mode: fit, set: {exclusive: false}", "exclusive: False must be true"),
         ('mode: fit, set: {constraint: "a&b|c"}', "constraint: 'a&b|c' must be features joined by & or by |"),
-        ("mode: fit", "rule 1 lacks limits, at_least, exactly, options, set or defaults"),
+        ("mode: fit", "rule r0 lacks limits, at_least, exactly, options, set or defaults"),
     ],
 )
 def test_mistakes(rule: str, message: str) -> None:

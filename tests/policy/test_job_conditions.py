@@ -125,9 +125,9 @@ def test_an_update_that_makes_a_rule_apply_is_judged_by_it() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("%s", "{}", "jobs of rule 1 is empty; allowed: at_least, at_most"),
+        ("%s", "{}", "jobs of rule short is empty; allowed: at_least, at_most"),
         ("%s", "{gpus: 2}", "'gpus' is not a setting of"),
-        ("%s", "{at_least: {}}", "jobs.at_least of rule 1 is empty"),
+        ("%s", "{at_least: {}}", "jobs.at_least of rule short is empty"),
         ("%s", "{at_least: {gpus: {a100: 1}}}", "gpus: {'a100': 1} must be"),
         ("%s", "{array: 1}", "array: 1 must be true or false"),
         ("per: job", "per: user", "'walltime' is not allowed in a rule with per: user"),

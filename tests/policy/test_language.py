@@ -241,7 +241,7 @@ def test_the_compiled_policy_has_one_number_per_limit() -> None:
         (
             "gpus_running: {a100: 8}",
             "gpus_running: {}",
-            "limits.gpus_running of rule 2 is empty; write a number of GPUs ≥ 0, such as 8 or 0.5, or a",
+            "limits.gpus_running of rule sum is empty; write a number of GPUs ≥ 0, such as 8 or 0.5, or a",
         ),
         ("8: 2d", "eight: 2d", "'eight' must be the number of GPUs from which"),
         ("partitions: [gpu, Long]", "partitions: gpu", "partitions: 'gpu' must be a list of names, such as"),
@@ -281,10 +281,14 @@ def test_the_compiled_policy_has_one_number_per_limit() -> None:
         (
             "{day: 12.5, week: 500}",
             "{week: 5, hard: true}",
-            "'hard' is not valid here; it is a setting of rule 2",
+            "'hard' is not valid here; it is a setting of rule sum",
         ),
         ("    kind: interactive", "    kind: interactive\n    partition: debug", "of set, defaults"),
-        ("jobs_total: 20", "jobs_total: 20\n      hard: true", "limits of rule 2; it is a setting of rule 2"),
+        (
+            "jobs_total: 20",
+            "jobs_total: 20\n      hard: true",
+            "limits of rule sum; it is a setting of rule sum",
+        ),
         ("      nodes: 4\n", "      nodes_running: 4\n", "'nodes_running' is not allowed in a rule with per"),
         (
             "jobs_total: 20",

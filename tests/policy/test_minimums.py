@@ -63,8 +63,8 @@ def test_exact_amounts_are_minimums_and_maximums() -> None:
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        ("mode: enforce", "p.yaml:9:5: rule 1 lacks limits, at_least, exactly, options, set or defaults"),
-        ("at_least: {}", "at_least of rule 1 is empty; allowed: gpus, gpus_per_node, nodes"),
+        ("mode: enforce", "p.yaml:9:5: rule a lacks limits, at_least, exactly, options, set or defaults"),
+        ("at_least: {}", "at_least of rule a is empty; allowed: gpus, gpus_per_node, nodes"),
         ("at_least: {array_tasks: 2}", "'array_tasks' is not a setting"),
         (
             "at_least: {gpus: {a100: 1}}",

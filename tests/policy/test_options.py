@@ -60,9 +60,9 @@ def test_options_are_read_and_shown() -> None:
 @pytest.mark.parametrize(
     ("written", "message"),
     [
-        (rule("{tim: required}"), "'tim' is not a setting of options of rule 1; did you mean time?"),
+        (rule("{tim: required}"), "'tim' is not a setting of options of rule a; did you mean time?"),
         (rule("{time: needed}"), "time: 'needed' is not valid"),
-        (rule("{}"), "options of rule 1 is empty; allowed: account, array"),
+        (rule("{}"), "options of rule a is empty; allowed: account, array"),
         (rule("{time: required}", per="user"), "'options' is not allowed in a rule with per: user"),
     ],
 )

@@ -156,8 +156,8 @@ RULE = (
         ("gpus_total", "gpus_running", "it is unknown which jobs will run at once; write gpus_total"),
         ("gpus_total", "nodes_running", "nodes_running: at submission it is unknown which jobs will"),
         ("limits:", "set: {qos: low}, limits:", "'set' is not allowed in a rule with per: user"),
-        ("{qos: low}", "{}", "over_limit of rule 1 is empty; allowed: partition, qos"),
-        ("{qos: low}", "{walltime: 4h}", "'walltime' is not a setting of over_limit of rule 1"),
+        ("{qos: low}", "{}", "over_limit of rule r is empty; allowed: partition, qos"),
+        ("{qos: low}", "{walltime: 4h}", "'walltime' is not a setting of over_limit of rule r"),
         ("limits: {gpus_total: 4}, ", "", "lacks limits"),
         (
             "limits: {gpus_total: 4}",

@@ -190,7 +190,11 @@ def test_an_exception_of_a_group_applies_on_its_days(
             "    adjust: {gpus_running: [1, 2]}\n    tiers:\n",
             "rule share does not set this limit",
         ),
-        ("{limits: {gpus_total: 2}}", "{limits: {}}", "p.yaml:15:18: limits of tier 4 is empty"),
+        (
+            "{limits: {gpus_total: 2}}",
+            "{limits: {}}",
+            "p.yaml:15:18: limits of tier 4 of rule share is empty",
+        ),
         ("user: alice, ", "", "exception 1 needs either user: or group:"),
         ("user: alice", "user: alice, group: staff", "exception 1 needs either user: or group:"),
         ("user: alice", "group: stuff", "group: 'stuff' is not a group; did you mean staff?"),
@@ -209,8 +213,8 @@ def test_a_rule_has_tiers_or_limits_for_a_group() -> None:
     exempt = head + "    tiers: [{for: staff}]\n"
     assert mistakes(exempt) == ["p.yaml:11:5: tiers: no tier has limits"]
     (first, second) = mistakes(head)
-    assert "rule 1 lacks for; write for: a text" in first
-    assert "rule 1 lacks limits" in second
+    assert "rule share lacks for; write for: a text" in first
+    assert "rule share lacks limits" in second
     assert rest
 
 

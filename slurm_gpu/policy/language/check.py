@@ -13,7 +13,7 @@ from pathlib import Path
 
 from slurm_gpu.colocation.learned import LEARNED_PLANNERS
 from slurm_gpu.config.checker import did_you_mean, shown
-from slurm_gpu.config.decoder import Decoder, name_of
+from slurm_gpu.config.decoder import Decoder
 from slurm_gpu.config.yaml_source import Location, YamlSource, read_yaml
 from slurm_gpu.errors import InvalidFileError
 from slurm_gpu.policy.language.adjustments import Moved, read_moves, with_moves
@@ -137,7 +137,7 @@ class _Check(Decoder):
         self.group_of(at, rule.group, policy.groups)
         if not self.has(*at, "tiers"):
             if not self.has(*at, "for") and isinstance(self.at(*at), dict):
-                self.fail(at, f"{name_of(at)} lacks for; write for: a text")
+                self.fail(at, f"{self.name_of(at)} lacks for; write for: a text")
             self.lacks(at, (*_AMOUNTS, "options", *CHANGES))
         for key in (*_AMOUNTS, "options") if self.has(*at, "tiers") else ():
             if self.has(*at, key):
@@ -196,7 +196,7 @@ class _Check(Decoder):
         """Check that a rule or exception sets an amount."""
         table = self.at(*at)
         if isinstance(table, dict) and table.keys().isdisjoint(known):
-            self.fail(at, f"{name_of(at)} lacks {', '.join(known[:-1])} or {known[-1]}")
+            self.fail(at, f"{self.name_of(at)} lacks {', '.join(known[:-1])} or {known[-1]}")
 
     def amounts(self, at: Location) -> None:
         """Check that a rule, tier or exception sets no amount twice."""
@@ -311,7 +311,7 @@ class _Check(Decoder):
         for exception in exceptions:
             at = exception.location
             if self.has(*at, "user") == self.has(*at, "group"):
-                self.fail(at, f"{name_of(at)} needs either user: or group:")
+                self.fail(at, f"{self.name_of(at)} needs either user: or group:")
                 continue
             if exception.group and exception.group not in groups:
                 hint = did_you_mean(exception.group, groups)
