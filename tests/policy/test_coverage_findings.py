@@ -194,7 +194,7 @@ ALL_MANAGED = "manages: {qos: [sg-*], accounts: [vision, nlp]}\n"
         (
             rule("a", "gpu", "user", "jobs_running: 8"),
             "manages: {accounts: [vision, nlp]}\n",
-            "partition gpu has no QOS; add QOS=NAME to its line in slurm.conf",
+            "Slurm limits a partition through its QOS (QOS=NAME in its line in slurm.conf)",
         ),
         (
             rule("a", "all", "user", "jobs_running: 8", ", kind: batch"),
@@ -228,10 +228,13 @@ def test_a_limit_on_running_jobs_that_slurm_cannot_enforce_is_reported(
         ),
         rule("a", "vision", "group", "jobs_running: 8"),
         rule("a", "bob", "user", "jobs_running: 8"),
+        rule("a", "gpu", "user", "jobs_running: 8"),
+        rule("a", "cpu", "user", "jobs_running: 8"),
     ],
 )
 def test_a_limit_on_running_jobs_that_slurm_can_enforce_is_not_reported(limits: str) -> None:
-    assert find_warnings(limits, manages=ALL_MANAGED) == []
+    head = HEAD.replace("rules:", "  cpu: {not: [gpu]}\nrules:")
+    assert find_warnings(limits, head=head, manages=ALL_MANAGED) == []
 
 
 def test_the_later_of_two_equal_limits_is_reported() -> None:

@@ -31,6 +31,10 @@ from slurm_gpu.slurm.sacctmgr import Limits as FoundLimits
 
 # Why the QOS of a partition gets no limits on single jobs.
 _REPLACES = "as a limit of the partition's QOS, it would replace those of other QOS, accounts and users"
+_NO_QOS = (
+    "Slurm limits a partition through its QOS (QOS=NAME in its line in slurm.conf), which must be under "
+    "manages: qos"
+)
 # Rules that sum over the jobs of several users.
 _SHARED = (Per.ACCOUNT, Per.GROUP)
 
@@ -254,6 +258,8 @@ class _LimitDerivation:
             return "Slurm's limits do not distinguish interactive jobs"
         used = conditions_used(group, self.policy.groups)
         if used == {"partitions"}:
+            if not self.policy.manages.qos:
+                return _NO_QOS
             own = self._own_qos_of(group)
             return None if own.names else own.lacking
         if "partitions" in used:

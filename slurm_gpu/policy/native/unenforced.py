@@ -24,6 +24,9 @@ from slurm_gpu.policy.native.required import (
 )
 from slurm_gpu.slurm.sacctmgr import Association, Qos
 
+# A partition that no group names; no partition in slurm.conf can have this name.
+_OTHER_PARTITION = "any other"
+
 
 def unenforced_limits(
     policy: Policy, names: ResolvedNames, today: dt.date
@@ -49,16 +52,14 @@ def unenforced_limits(
 
 
 def _gaps_at_best(policy: Policy, names: ResolvedNames, today: dt.date) -> tuple[UnmappedLimit, ...]:
-    """Return the gaps with an ideal slurmdbd; if QOS are managed, it has a QOS for each partition."""
+    """Return the gaps with an ideal slurmdbd and slurm.conf, where each partition has its own managed QOS."""
     found = _best_accounting(policy)
     patterns = {name for group in policy.groups.values() for name in group.partitions or ()}
-    of_partitions: dict[str, str | None] = dict.fromkeys(map(example_of, patterns))
+    qos_of = {name: f"partition {name}" for name in {*map(example_of, patterns), _OTHER_PARTITION}}
     if policy.manages.qos:
-        of_partitions = {name: f"partition {name}" for name in of_partitions}
-        own = tuple(name for name in of_partitions.values() if name is not None)
-        found = replace(found, qos=(*found.qos, *(Qos(name=name) for name in own)))
-        policy = replace(policy, manages=replace(policy.manages, qos=(*policy.manages.qos, *own)))
-    found = replace(found, partition_qos=of_partitions)
+        policy = replace(policy, manages=replace(policy.manages, qos=(*policy.manages.qos, *qos_of.values())))
+    own = [Qos(name=name) for name in qos_of.values()]
+    found = replace(found, qos=(*found.qos, *own), partition_qos=qos_of)
     return derive_required_limits(policy, names, found, today, lambda user: None).gaps
 
 
