@@ -65,6 +65,7 @@ local function check(rule, limit, steps, job, state, room)
   end
   local was_bound = job.record and lib.scopes.was_bound(rule, job)
   local requested, bound, used, carried, unknown = nil, value, 0, 0, nil
+  local is_known = true -- whether `used` is known
   if limit.sum then
     requested = job.sum[limit.sum] or 0
     local before = lib.scopes.counted(rule, job) and job.counted.sum[limit.sum] or 0
@@ -83,6 +84,7 @@ local function check(rule, limit, steps, job, state, room)
     end
     if limit.hours and requested > 0 then
       used, carried, unknown = lib.state.hours(state, rule, limit, value, job)
+      is_known, used = used ~= nil, used or 0
       if rule.hard and lib.scopes.counted(rule, job) then
         used = math.max(used - (job.counted.sum[limit.hours] or 0), 0)
       end
@@ -119,7 +121,7 @@ local function check(rule, limit, steps, job, state, room)
     sum = limit.sum,
     hours = limit.hours and limit.kind.name,
     label = limit.label,
-    used = (limit.sum or limit.hours) and not unknown and limit.text(used) or nil,
+    used = (limit.sum or limit.hours) and is_known and limit.text(used) or nil,
     limit = limit_text(limit, value, bound, carried, unknown),
     requested = limit.shown and limit.shown(requested, job.size) or limit.text(requested),
     mode = rule.mode == "fit" and job.record and "enforce" or rule.mode, -- updates are refused, not changed

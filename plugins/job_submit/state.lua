@@ -139,12 +139,13 @@ end
 
 -- Returns the hours used in the current period of a limit and, if the rule is hard, those that pending and running jobs
 -- may still use. The second result is the unused part of `value`, the limit, in the previous period, if the rule adds
--- it. If the snapshot does not have all these hours, returns 0, the most that may be left, and the reason.
+-- it. If the snapshot lacks the current period, the first result is nil. If it lacks either period, the second result is
+-- the most that may be left, and the third the reason.
 function state_module.hours(state, rule, limit, value, job)
   local snapshot = state.snapshot
   local reason = limit.kind.name .. " are unknown: they require a snapshot from slurm-gpuctld"
   if not (snapshot and lib.snapshot.has_hours(snapshot, limit.used)) then
-    return 0, limit.before and value or 0, reason
+    return nil, limit.before and value or 0, reason
   end
   local reported = reported_of(snapshot, rule, job) or {}
   local used = reported[limit.used] or 0

@@ -200,10 +200,11 @@ def test_known_use_counts_while_the_previous_period_is_unknown(tmp_path: Path) -
         text = snapshot(site.second, site.second, [rule], [], hours=hours)
         assert " cpu_h_day_before=1" in text
         site.file.write_text(text.replace(" cpu_h_day_before=1", ""))
-        return "".join(site.script.submit(job, PARTITIONS).messages)
+        return " ".join(" ".join(site.script.submit(job, PARTITIONS).messages).split())
 
     assert "CPU-hours today:" not in messages(3)
-    assert "CPU-hours today:" in messages(30)
+    limit = "limit 10 (up to 10 more may be carried over), requested 1 (limit shared by group"
+    assert f"CPU-hours today: used 30, {limit}" in messages(30)
 
 
 def test_an_accepted_job_is_compared_again_with_what_was_carried_over(tmp_path: Path) -> None:
