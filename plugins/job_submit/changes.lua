@@ -95,7 +95,10 @@ local function longest_s(job, partitions)
     local part = job.parts and job.parts[name]
     longest = math.max(longest, 60 * (part and amounts.u32(part.max_time) or math.huge))
   end
-  return longest > 0 and longest or math.huge
+  if longest == 0 then
+    return math.huge -- no partition has a maximum
+  end
+  return longest
 end
 
 -- By option, in the order of changes: `option`, its name; `named`, the value that a job_desc names, or nil; `has`,
