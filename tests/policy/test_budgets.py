@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from slurm_gpu.policy.language.coverage import covered_limits
 from slurm_gpu.policy.pages.page import make_page
 
 from .checking import mistakes
-from .model import Request, RuleModel
+from .model import ExceptionModel, Request, RuleModel
 from .render import PARTITIONS, description, record, snapshot
 from .test_snapshot import Site
 
@@ -188,6 +189,23 @@ def test_what_was_left_of_the_previous_period_is_added_once(tmp_path: Path) -> N
     job = replace(job, minutes=360)
     asked = "  CPU-hours today: limit 10 (up to 10 more may be carried over), requested 24 (limit"
     assert messages(None, 0) == [asked]
+
+
+def test_the_limit_of_an_exception_counts_for_the_previous_period_too(tmp_path: Path) -> None:
+    exception = ExceptionModel({"cpu_hours:day": 20}, from_day=dt.date(1970, 1, 12))
+    rule = RuleModel(
+        "own", "user", limits={"cpu_hours:day": 10}, carry_over=True, exceptions={1001: exception}
+    )
+    site = site_of(tmp_path, rule)
+    hours = {("own", uid, f"cpu_hours:day{when}"): 9.0 for uid in (1001, 1002) for when in ("", "_before")}
+    site.file.write_text(snapshot(site.second, site.second, [rule], [], hours=hours))
+
+    def is_accepted(uid: int, n_hours: int) -> bool:
+        job = Request(uid, "vision", n_tasks=1, minutes=60 * n_hours)
+        return site.script.submit(description(job), PARTITIONS).accepted
+
+    assert [is_accepted(1001, n_hours) for n_hours in (22, 23)] == [True, False]  # 20 + 11 − 9
+    assert [is_accepted(1002, n_hours) for n_hours in (2, 3)] == [True, False]  # 10 + 1 − 9
 
 
 def test_known_use_counts_while_the_previous_period_is_unknown(tmp_path: Path) -> None:
