@@ -339,8 +339,11 @@ class _LimitDerivation:
     def _possible(self, group: Group) -> list[str]:
         """Return all accounts, managed or not, that may have jobs in the group."""
         if group.name not in self.possible:
-            found = [account for account in self.users if self._holds(group, account) is not False]
-            self.possible[group.name] = found
+            accounts: Iterable[str] = self.users
+            if group.accounts is not None and not any(map(has_wildcard, group.accounts)):
+                # Do not compare each of hundreds of groups with each of hundreds of accounts.
+                accounts = sorted(self.users.keys() & _in_lower_case(group.accounts))
+            self.possible[group.name] = [name for name in accounts if self._holds(group, name) is not False]
         return self.possible[group.name]
 
     def _qos_of(self, group: Group, names: Iterable[str]) -> list[str]:
