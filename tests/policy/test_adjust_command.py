@@ -149,7 +149,7 @@ def test_a_step_that_shortens_waiting_is_applied_saved_and_recorded(
 def test_an_earlier_apply_does_not_undo_an_adjustment(
     cluster: AdjustedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`apply` reads the policy before the limit moves, and applies it afterwards."""
+    """`apply` starts before the limit moves, and reads the policy afterwards."""
     lock = ApplyJournal.lock
 
     def after_adjustment(journal: ApplyJournal) -> AbstractContextManager[None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,20 @@ def test_a_second_apply_is_up_to_date_and_status_agrees(
         f"{cluster.script}: matches {cluster.root / 'policy.yaml'}",
         "Slurm's own limits: nothing to change",
     ]
+
+
+def test_a_policy_that_changes_until_the_lock_is_acquired_is_applied_as_it_is_then(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = ApplyJournal.lock
+
+    def after_edit(journal: ApplyJournal) -> AbstractContextManager[None]:
+        cluster.write("manages: {accounts: [vision]}\n", "")
+        return lock(journal)
+
+    monkeypatch.setattr(ApplyJournal, "lock", after_edit)
+    assert cluster.run("apply") == 0
+    assert cluster.store.changes == 0, "limits of an account that is no longer managed were changed"
 
 
 def test_status_names_changes_by_hand_and_exits_1(

@@ -22,7 +22,6 @@ from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.errors import OutsideError, UsageError
 from slurm_gpu.policy.apply import PolicyInstaller, Rollback
 from slurm_gpu.policy.journal import ApplyJournal, Entry
-from slurm_gpu.policy.language.lua_literals import Plain
 from slurm_gpu.policy.language.model import Policy
 from slurm_gpu.policy.language.names import ResolvedNames
 from slurm_gpu.policy.lua.bundle import SiteFacts, build_bundle, compile_policy
@@ -94,25 +93,22 @@ def apply(
             f"policy apply writes next to {settings.conf_path}: run it as root or {settings.slurm_user} "
             "(SlurmUser), or try it with --dry-run"
         )
-    loaded, compiled, bundle = _tried(site, settings, file, run_dir)
-    if not has_lua_plugin(settings):
-        remark("warning: slurm.conf lacks JobSubmitPlugins=lua, so Slurm does not use this policy")
     if dry_run:
+        loaded, _ = _tried(site, file, run_dir)
         owned = owned_by_policy(ApplyJournal(state_dir), settings.cluster)
         for line in plan_lines(_left_alone(owned, backup) if lua_only else loaded.native(site, owned)):
             click.echo(line)
         click.echo(f"{loaded.path} would be installed as {loaded.script}; nothing was changed")
         return
-    prepare_run_directory(run_dir, settings.slurm_user_uid)
     journal = ApplyJournal(state_dir, settings.slurm_user_uid, site.wall)
     installer = PolicyInstaller(journal, site.limits, _no_rules(run_dir), site.wall)
+    # `policy adjust` also applies FILE: read FILE only when no other apply can run.
     with journal.lock():
+        loaded, bundle = _tried(site, file, run_dir)
+        prepare_run_directory(run_dir, settings.slurm_user_uid)
         recovered = installer.recover()
         if recovered is not None:
             _print_rollback(recovered, "was interrupted and has been undone")
-        # `policy adjust` or an admin may have changed FILE before this command acquired the lock.
-        if LoadedPolicy.read(site, file, run_dir).compiled() != compiled:
-            loaded, compiled, bundle = _tried(site, settings, file, run_dir)
         owned = journal.owned(settings.cluster)
         lends = any(one.rule.startswith("owners.") for one in owned)
         if lua_only and not backup and loaded.policy.owners and not lends:
@@ -154,16 +150,16 @@ def apply(
     _report_to_peers(site, settings, loaded.script)
 
 
-def _tried(
-    site: CommandSite, settings: SlurmSettings, file: Path | None, run_dir: Path
-) -> tuple[LoadedPolicy, dict[str, Plain], str]:
+def _tried(site: CommandSite, file: Path | None, run_dir: Path) -> tuple[LoadedPolicy, str]:
     """Load and compile FILE, and test its script in every version of Lua that slurmctld may use."""
     loaded = LoadedPolicy.read(site, file, run_dir)
     compiled = loaded.compiled()
     bundle = build_bundle(compiled)
-    for note in try_bundle(compiled, bundle, settings=settings):
+    for note in try_bundle(compiled, bundle, settings=loaded.settings):
         remark(f"note: {note}")
-    return loaded, compiled, bundle
+    if not has_lua_plugin(loaded.settings):
+        remark("warning: slurm.conf lacks JobSubmitPlugins=lua, so Slurm does not use this policy")
+    return loaded, bundle
 
 
 @click.command(short_help="Undo the last apply.")
