@@ -20,6 +20,8 @@ MAX_AMOUNT = 1e24
 _ROUNDING = 1e-6
 WORD_PATTERN = "[A-Za-z0-9_.:+/-]{1,255}"
 MAX_TEXT = 255
+# The last second of the year 9998, a valid date in every time zone.
+MAX_MOMENT_S = 253_370_764_799
 _WORD = re.compile(WORD_PATTERN)
 
 

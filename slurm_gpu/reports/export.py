@@ -50,8 +50,8 @@ from slurm_gpu.database.storage.schema import (
     run_host,
 )
 from slurm_gpu.files.atomic import whole_file, write_whole
+from slurm_gpu.plausible import MAX_MOMENT_S
 from slurm_gpu.text.units import counted
-from slurm_gpu.wire.fields import MAX_MOMENT_S
 
 _RUNS_AT_ONCE = 900
 # The number of rows in a row group, all of which are in memory at once.

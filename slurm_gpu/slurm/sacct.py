@@ -13,11 +13,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any
 
 from slurm_gpu.errors import SlurmError
+from slurm_gpu.plausible import MAX_MOMENT_S
 from slurm_gpu.slurm.client import AccountingRun
 from slurm_gpu.slurm.tres import parse_job_tres
 from slurm_gpu.text.hostlist import expand
 from slurm_gpu.text.units import parse_slurm_time
-from slurm_gpu.wire.fields import MAX_MOMENT_S
 
 log = logging.getLogger(__name__)
 

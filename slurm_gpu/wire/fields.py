@@ -15,7 +15,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from slurm_gpu.errors import RecordError
-from slurm_gpu.plausible import MAX_AMOUNT, MAX_SECONDS, MAX_TEXT, is_text, is_word, range_of
+from slurm_gpu.plausible import MAX_AMOUNT, MAX_MOMENT_S, MAX_SECONDS, MAX_TEXT, is_text, is_word, range_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -29,8 +29,6 @@ Dropped = dict[str, str]
 SEGMENT_PATTERN = "[0-9a-f]{16}"
 _HEX = re.compile(SEGMENT_PATTERN)
 _INT64 = 2**63 - 1
-# The last second of the year 9998, a valid date in every time zone.
-MAX_MOMENT_S = 253_370_764_799
 # Slurm has 32 bits for job IDs and for the number of requeues.
 MAX_JOB_ID = 2**32 - 1
 _PLAIN = frozenset({str, int, float, bool})

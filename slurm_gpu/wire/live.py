@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from slurm_gpu.errors import RecordError
+from slurm_gpu.plausible import MAX_MOMENT_S
 from slurm_gpu.wire import fields
 
 MAX_DEVICES = 512
@@ -86,7 +87,7 @@ class Live:
         host = fields.mapping("host", _or_empty(wire, "host"), "name: number", MAX_HOST_VALUES)
         checks = {fields.word("host", name): _host_value for name in host}
         return cls(
-            at_s=fields.number("at_s", wire["at_s"], high=fields.MAX_MOMENT_S),
+            at_s=fields.number("at_s", wire["at_s"], high=MAX_MOMENT_S),
             devices={
                 fields.word("devices", uuid): _device(uuid, item, dropped) for uuid, item in devices.items()
             },

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from slurm_gpu.errors import RecordError
-from slurm_gpu.plausible import range_of
+from slurm_gpu.plausible import MAX_MOMENT_S, range_of
 from slurm_gpu.wire import fields
 
 MAX_VALUES = 4096
@@ -106,7 +106,7 @@ _CHECKS: fields.Checks = {
     "job_id": fields.job_number,
     "segment": fields.segment,
     "device": fields.word,
-    "start_s": lambda name, value: fields.number(name, value, high=fields.MAX_MOMENT_S),
+    "start_s": lambda name, value: fields.number(name, value, high=MAX_MOMENT_S),
     "width_s": lambda name, value: fields.number(name, value, 0.001, 3600.0),
     "series": _series,
 }

@@ -6,9 +6,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from slurm_gpu.plausible import greatest_total, range_of
+from slurm_gpu.plausible import MAX_MOMENT_S, greatest_total, range_of
 from slurm_gpu.wire import DeviceFacts, Host, Live, LiveDevice, Mean, Record, Timeline, Total
-from slurm_gpu.wire.fields import MAX_JOB_ID, MAX_MOMENT_S
+from slurm_gpu.wire.fields import MAX_JOB_ID
 from slurm_gpu.wire.timeline import GAP, MAX_BINS, SERIES
 
 SECONDS = st.floats(0, 1e8)

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from slurm_gpu.database.storage.packed import HISTOGRAMS, pack_statistics, pack_timeline
-from slurm_gpu.plausible import WORD_PATTERN, greatest_total, is_plausible, range_of
+from slurm_gpu.plausible import MAX_MOMENT_S, WORD_PATTERN, greatest_total, is_plausible, range_of
 from slurm_gpu.wire import HISTOGRAM_BINS, Live, LiveDevice, Record, fields
 from slurm_gpu.wire.live import MAX_DEVICES, MAX_HOST_VALUES, MAX_JOBS, MAX_REASONS, QUANTITIES
 from slurm_gpu.wire.record import WHOLE_GPU_MGPU
@@ -27,7 +27,7 @@ from slurm_gpu.wire.timeline import FULL, GAP, MAX_BINS, MAX_WIDTH_S, SERIES
 Word = Annotated[str, Meta(pattern=rf"\A{WORD_PATTERN}\Z")]
 Segment = Annotated[str, Meta(pattern=rf"\A{fields.SEGMENT_PATTERN}\Z")]
 Seconds = Annotated[float, Meta(ge=0, le=fields.MAX_SECONDS)]
-Moment = Annotated[int, Meta(ge=0, le=fields.MAX_MOMENT_S)]
+Moment = Annotated[int, Meta(ge=0, le=MAX_MOMENT_S)]
 JobNumber = Annotated[int, Meta(ge=0, le=fields.MAX_JOB_ID)]
 Whole = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 _LEVELS = bytes([*range(FULL + 1), GAP])
@@ -171,7 +171,7 @@ _quantities_of = attrgetter(*QUANTITIES)
 
 
 class _Live(Struct):
-    at_s: Annotated[float, Meta(ge=0, le=fields.MAX_MOMENT_S)]
+    at_s: Annotated[float, Meta(ge=0, le=MAX_MOMENT_S)]
     devices: Annotated[dict[Word, _DEVICE], Meta(max_length=MAX_DEVICES)] | None = None
     host: Annotated[dict[Word, float | None], Meta(max_length=MAX_HOST_VALUES)] | None = None
 
