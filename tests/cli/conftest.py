@@ -1,4 +1,5 @@
 import dataclasses
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -230,6 +231,9 @@ class Database:
         return self.state
 
 
+PrivateFile = Callable[[Path, str], Path]
+
+
 class CommandLine:
     """Run `slurm-gpu` in this process, with the recorded Slurm and the Database."""
 
@@ -290,3 +294,29 @@ def installed(no_repetition: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         host = Installation(Path(directory))
         monkeypatch.setattr(psutil, "PROCFS_PATH", str(host.root / "proc"))
         yield host
+
+
+@pytest.fixture
+def private(monkeypatch: pytest.MonkeyPatch) -> PrivateFile:
+    """Return a function that writes a file which this process, acting as an ordinary user, may not read."""
+    files = set()
+    may, open_as_root = os.access, Path.open
+
+    def access(path: Any, mode: int, **more: Any) -> bool:
+        return may(path, mode, **more) and not (Path(path) in files and mode & os.R_OK)
+
+    def open_as_user(path: Path, mode: str = "r", *more: Any, **others: Any) -> Any:
+        if path in files:
+            raise PermissionError(13, "Permission denied", str(path))
+        return open_as_root(path, mode, *more, **others)
+
+    def write(path: Path, text: str) -> Path:
+        path.write_text(text)
+        files.add(path)
+        return path
+
+    # The interpreter loads modules while the checks run, so this process cannot become another user.
+    monkeypatch.setattr(os, "geteuid", lambda: 65534)
+    monkeypatch.setattr(os, "access", access)
+    monkeypatch.setattr(Path, "open", open_as_user)
+    return write

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 
 from slurm_gpu.cli.doctor.checks.daemons import (
@@ -22,12 +21,11 @@ from slurm_gpu.cli.doctor.checks.files import applications, boot, commands, hook
 from slurm_gpu.cli.doctor.checks.files import secret_files as secretfiles
 from slurm_gpu.cli.doctor.checks.finding import (
     Check,
-    CheckResult,
     DoctorContext,
     Level,
     Result,
-    fail,
     skipped,
+    unreadable,
 )
 from slurm_gpu.cli.doctor.checks.slurm import (
     colocation,
@@ -121,18 +119,7 @@ def run_checks(at: DoctorContext, checks: Sequence[Check] = CHECKS) -> Iterator[
                 if finding.level is Level.FAIL:
                     failed.add(check.name)
                 yield Result(check.name, finding)
-        except PermissionError as error:
-            failed.add(check.name)
-            yield Result(check.name, _not_allowed(error))
         except (SlurmGpuError, OSError) as error:
             failed.add(check.name)
-            yield Result(
-                check.name, failure_from(at, str(error), "fix this, then run slurm-gpu doctor again")
-            )
-
-
-def _not_allowed(error: PermissionError) -> CheckResult:
-    """Return a skipped check for a user without access, and a failure for root."""
-    if os.geteuid() == 0:
-        return fail(str(error), "fix this, then run slurm-gpu doctor again")
-    return skipped(f"this user may not read {error.filename}; run doctor as root")
+            failure = failure_from(at, str(error), "fix this, then run slurm-gpu doctor again")
+            yield Result(check.name, unreadable(error) or failure)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu.cli.site import CommandSite
+from slurm_gpu.errors import InvalidFileError
 from slurm_gpu.node.allocation.slurmd import CACHED_CONF, RunSlurmd, run_slurmd
 from slurm_gpu.policy.lua.bundle import RUN_DIRECTORY
 from slurm_gpu.policy.lua.install import STATE_DIRECTORY
@@ -65,6 +66,19 @@ def fail(message: str, remedy: str) -> CheckResult:
 def skipped(message: str) -> CheckResult:
     """Return a finding whose message is the reason why a check was skipped."""
     return CheckResult(Level.SKIPPED, message)
+
+
+def unreadable(error: Exception) -> CheckResult | None:
+    """Return a skipped check if an error means that this user may not read a file; None otherwise.
+
+    Root may read every file, so other errors denied root access.
+    """
+    errors = error.errors if isinstance(error, InvalidFileError) else (error,)
+    causes = [one if isinstance(one, PermissionError) else one.__cause__ for one in errors]
+    denied = [one.filename for one in causes if isinstance(one, PermissionError) and one.filename]
+    if os.geteuid() == 0 or len(denied) < len(causes):
+        return None
+    return skipped(f"this user may not read {denied[0]}; run doctor as root")
 
 
 def unit_is_here(daemon: str) -> bool:

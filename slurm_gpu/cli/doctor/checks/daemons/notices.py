@@ -7,7 +7,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from slurm_gpu.cli.doctor.checks.files.access import denies
-from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, ok, skipped, warn
+from slurm_gpu.cli.doctor.checks.finding import (
+    CheckResult,
+    DoctorContext,
+    fail,
+    ok,
+    skipped,
+    unreadable,
+    warn,
+)
 from slurm_gpu.errors import InputError
 from slurm_gpu.notices.sending import NotSentError
 from slurm_gpu.notices.settings import FILE_NAME, Settings, load_settings
@@ -34,7 +42,7 @@ def notices(at: DoctorContext) -> Iterator[CheckResult]:
     try:
         settings = load_settings(path)
     except InputError as error:
-        yield fail(str(error), _FIX)
+        yield unreadable(error) or fail(str(error), _FIX)
         return
     ends = _ends_jobs(at)
     if settings is None:
@@ -70,7 +78,7 @@ def _texts(at: DoctorContext, settings: Settings) -> Iterator[CheckResult]:
     try:
         load_templates(settings.templates)
     except InputError as error:
-        yield fail(str(error), _FIX)
+        yield unreadable(error) or fail(str(error), _FIX)
         return
     if settings.templates is not None:
         for path in (settings.templates, *sorted(settings.templates.glob("*.txt"))):
@@ -107,7 +115,7 @@ def _channels(at: DoctorContext, settings: Settings) -> Iterator[CheckResult]:
         try:
             read_secret(secret)
         except NotSentError as error:
-            yield fail(f"no notice can be sent to the webhook: {error}", how)
+            yield unreadable(error) or fail(f"no notice can be sent to the webhook: {error}", how)
         else:
             yield from _readable(at, secret, f"run chown {owner} {secret}")
     yield from _tried(

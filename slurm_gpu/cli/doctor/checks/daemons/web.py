@@ -13,7 +13,17 @@ import httpx
 from slurm_gpu.cli.doctor.checks.daemons.processes import ports, running
 from slurm_gpu.cli.doctor.checks.daemons.services import restart, revive, start_and_log
 from slurm_gpu.cli.doctor.checks.files.secret_files import kept_out
-from slurm_gpu.cli.doctor.checks.finding import WEB_FILE, CheckResult, DoctorContext, fail, ok, skipped, warn
+from slurm_gpu.cli.doctor.checks.finding import (
+    WEB_FILE,
+    CheckResult,
+    DoctorContext,
+    Level,
+    fail,
+    ok,
+    skipped,
+    unreadable,
+    warn,
+)
 from slurm_gpu.errors import InputError
 from slurm_gpu.http.web_reader import DEFAULT_WEB_USER
 from slurm_gpu.monitor.settings import WebSettings, load_settings
@@ -32,28 +42,25 @@ def answers(at: DoctorContext) -> Iterator[CheckResult]:
     default = at.site.config_path.absolute().parent / WEB_FILE
     path = next((Path(one) for one in given if one is not None), default)
     is_here = bool(processes) or path.exists()
-    found: list[CheckResult] = []
-    if is_here:
-        found += _here(at, path)
+    found = list(_here(at, path)) if is_here else []
+    yield from found
+    if any(one.level is not Level.SKIPPED for one in found):
+        return
     web = at.site.config.web
-    if web is not None and not found and (error := _refused(web)) is not None:
+    if web is not None and (error := _refused(web)) is not None:
         listens = ports(processes)
         where = f" (slurm-gpuweb on this host listens on port {listens[0]})" if listens else ""
-        found.append(
-            (fail if is_here else warn)(
-                f"slurm-gpuweb does not answer at {web}, the address that slurm-gpu web prints: {error}",
-                f"compare web: in {at.site.config_path} with listen: and url: in {WEB_FILE} on "
-                "slurm-gpuweb's host"
-                f"{where}, and with the reverse proxy; run curl -v {web}{_PAGE}",
-            )
+        yield (fail if is_here else warn)(
+            f"slurm-gpuweb does not answer at {web}, the address that slurm-gpu web prints: {error}",
+            f"compare web: in {at.site.config_path} with listen: and url: in {WEB_FILE} on "
+            "slurm-gpuweb's host"
+            f"{where}, and with the reverse proxy; run curl -v {web}{_PAGE}",
         )
-    if found:
-        yield from found
     elif web is not None:
         yield ok(f"slurm-gpuweb answers at {web}")
-    elif is_here:
+    elif is_here and not found:
         yield ok("slurm-gpuweb answers on this host; slurm-gpu web needs web: in slurm-gpu.yaml")
-    else:
+    elif not is_here:
         yield skipped(f"{path} does not exist, and slurm-gpu.yaml does not set web:")
 
 
@@ -67,7 +74,7 @@ def _here(at: DoctorContext, path: Path) -> Iterator[CheckResult]:
     try:
         settings = load_settings(path) if path.exists() else WebSettings()
     except InputError as error:
-        yield fail(str(error), f"fix {path}; {restart(at, _DAEMON)}")
+        yield unreadable(error) or fail(str(error), f"fix {path}; {restart(at, _DAEMON)}")
         return
     if uid is not None and path.exists():
         yield from kept_out(path, uid, _name(uid), _DAEMON)

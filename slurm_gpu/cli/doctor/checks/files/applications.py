@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from slurm_gpu.cli.doctor.checks.daemons.services import restart
-from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, ok, skipped
+from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, ok, skipped, unreadable
 from slurm_gpu.errors import InputError
 from slurm_gpu.node.application.rules import load_rules, rules_path
 from slurm_gpu.text.units import counted
@@ -20,6 +20,6 @@ def rules(at: DoctorContext) -> Iterator[CheckResult]:
     try:
         known = load_rules(path)
     except InputError as error:
-        yield fail(str(error), f"fix {path}, then {restart(at, 'slurm-gpud')}")
+        yield unreadable(error) or fail(str(error), f"fix {path}, then {restart(at, 'slurm-gpud')}")
         return
     yield ok(f"{path}: {counted(len(known.rules), 'application')}")

@@ -8,7 +8,16 @@ from pathlib import Path
 
 from slurm_gpu.cli.doctor.checks.files.access import denies
 from slurm_gpu.cli.doctor.checks.files.trusted import others_may_write
-from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, may_read, ok, skipped, warn
+from slurm_gpu.cli.doctor.checks.finding import (
+    CheckResult,
+    DoctorContext,
+    fail,
+    may_read,
+    ok,
+    skipped,
+    unreadable,
+    warn,
+)
 from slurm_gpu.cli.doctor.checks.slurm.slurm_conf import with_names
 from slurm_gpu.errors import InputError
 from slurm_gpu.policy.journal import ApplyJournal
@@ -51,8 +60,8 @@ def script(at: DoctorContext) -> Iterator[CheckResult]:
         yield _copy(at, installed)
         return
     policy_file = _policy_file(at)
-    if unreadable := _unreadable(installed, policy_file):
-        yield unreadable
+    if hidden := _unreadable(installed, policy_file):
+        yield hidden
         return
     if not installed.exists():
         yield fail(f"{installed} is missing: slurmctld cannot start without it", _APPLY)
@@ -87,7 +96,9 @@ def script(at: DoctorContext) -> Iterator[CheckResult]:
     try:
         policy, source = load_policy(policy_file)
     except InputError as error:
-        yield fail(str(error), f"fix {policy_file}; until then, the active policy remains in effect")
+        yield unreadable(error) or fail(
+            str(error), f"fix {policy_file}; until then, the active policy remains in effect"
+        )
         return
     facts = SiteFacts.of(at.settings, at.nodes, RUN_DIRECTORY, at.site.config.timezone)
     if compare_installed(installed, policy, source, facts, at.site.directory()) is InForce.SAME:
@@ -162,12 +173,12 @@ def _policy_here(at: DoctorContext, what: str) -> Policy | CheckResult:
     policy_file = _policy_file(at)
     if not policy_file.exists():
         return skipped(f"{policy_file} does not exist")
-    if unreadable := _unreadable(policy_file):
-        return unreadable
+    if hidden := _unreadable(policy_file):
+        return hidden
     try:
         return load_policy(policy_file)[0]
     except InputError as error:
-        return skipped(f"{what} cannot be checked until this is fixed: {error}")
+        return unreadable(error) or skipped(f"{what} cannot be checked until this is fixed: {error}")
 
 
 def _unreadable(*paths: Path) -> CheckResult | None:
