@@ -20,7 +20,7 @@ from slurm_gpu.text.units import counted, format_duration
 def db() -> None:
     """Upgrade, export and prune slurm-gpudbd's database.
 
-    Run these commands on slurm-gpudbd's host, as the owner of slurm-gpudbd.yaml.
+    Run these commands on slurm-gpudbd's host, as root or SlurmUser.
     """
 
 
@@ -36,7 +36,8 @@ def db() -> None:
 def upgrade(database_config: Path | None, backup_to: Path | None, *, no_backup: bool) -> None:
     """Back up the database, then upgrade its tables to the schema of this version.
 
-    Nothing is done if the tables are current. If the command is interrupted, run it again to continue.
+    Nothing is done if the tables are current. If the command is interrupted, run it again to continue. Run
+    it on slurm-gpudbd's host, as root or SlurmUser.
     """
     # SQLAlchemy is not installed on login nodes.
     from slurm_gpu.database.storage.engine import shown_url
@@ -80,7 +81,7 @@ def export(
     """Write runs, records and events as Parquet files by UTC month, for DuckDB, Spark or pyarrow.
 
     If the command is interrupted, run it again with the same options to continue. Files of other months in
-    DIR are kept.
+    DIR are kept. Run the command on slurm-gpudbd's host, as root or SlurmUser.
     """
     try:
         from slurm_gpu.reports.export import export as export_months
@@ -108,7 +109,7 @@ def prune(site: CommandSite, database_config: Path | None, *, dry_run: bool) -> 
     """Delete timelines, windows, events, verdicts, forecasts and decisions older than `retention:` allows.
 
     Verdicts follow the setting for events. Runs and their totals are kept. slurm-gpudbd also prunes its
-    database every hour.
+    database every hour. Run this command on slurm-gpudbd's host, as root or SlurmUser.
     """
     from slurm_gpu.database.maintenance.pruning import Pruning
 

@@ -23,7 +23,8 @@ since_option = click.option(
 )
 database_option = click.option(
     "--database-config",
-    type=click.Path(path_type=Path, dir_okay=False),
+    # The command reports a file that only root and SlurmUser may read.
+    type=click.Path(path_type=Path, dir_okay=False, readable=False),
     metavar="FILE",
     envvar="SLURM_GPU_DATABASE_CONFIG",
     help="File with the database URL. [default: /etc/slurm-gpu/slurm-gpudbd.yaml]",

@@ -102,10 +102,12 @@ def default_is_meant() -> bool:
     try:
         return DEFAULT_PATH.exists() or DEFAULT_DATABASE.exists()
     except PermissionError as error:
-        raise UsageError(
-            f"only root and the user of slurm-gpudbd may read {Path(error.filename).parent}, where the "
-            "database is: run this command as one of them"
-        ) from None
+        raise only_for_owner(Path(error.filename).parent) from None
+
+
+def only_for_owner(path: Path) -> UsageError:
+    """Return the error of a command that reads a file of the database which the caller may not read."""
+    return UsageError(f"only root and SlurmUser may read {path}: run this command as root or SlurmUser")
 
 
 def load_settings(path: Path | None) -> DaemonSettings:

@@ -13,7 +13,7 @@ from slurm_gpu.database.accounting.writer import store_events, store_records
 from slurm_gpu.database.storage.engine import Database, shown_url
 from slurm_gpu.database.storage.schema import run_device
 from slurm_gpu.wire import Event
-from tests.cli.conftest import CommandLine
+from tests.cli.conftest import CommandLine, PrivateFile
 from tests.database.samples import record, row, segment, timeline
 from tests.slurm.recorded import NOW_S
 
@@ -48,6 +48,43 @@ def test_a_variable_names_the_file_of_the_database(
     monkeypatch.setenv("SLURM_GPU_DATABASE_CONFIG", f"{place}/own.yaml")
     assert slurm_gpu("db", "upgrade") == 0
     assert slurm_gpu.out.startswith(f"sqlite:///{place}/own.db has schema 0")
+
+
+OPENING = (
+    ("db", "upgrade"),
+    ("db", "export", "--out", "out"),
+    ("db", "prune"),
+    ("forecast", "train"),
+    ("report", "build", "--out", "out"),
+)
+
+
+@pytest.mark.parametrize("argv", OPENING)
+@pytest.mark.parametrize("name", ["slurm-gpudbd.yaml", "own.yaml", "slurm-gpu.db"])
+def test_other_users_are_referred_to_root_and_slurm_user(
+    slurm_gpu: CommandLine,
+    place: Path,
+    private: PrivateFile,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    argv: tuple[str, ...],
+):
+    monkeypatch.chdir(place)
+    if name == "own.yaml":
+        monkeypatch.setenv("SLURM_GPU_DATABASE_CONFIG", f"{place}/own.yaml")
+    elif name == "slurm-gpu.db":
+        (place / "slurm-gpudbd.yaml").write_text(f"url: sqlite:///{place}/slurm-gpu.db\n")
+    path = private(place / name, "")
+    assert slurm_gpu(*argv) == 2
+    assert slurm_gpu.err == (
+        f"slurm-gpu: only root and SlurmUser may read {path}: run this command as root or SlurmUser\n"
+    )
+
+
+@pytest.mark.parametrize("argv", OPENING)
+def test_help_names_the_users_of_the_database(slurm_gpu: CommandLine, argv: tuple[str, ...]):
+    assert slurm_gpu(*argv[:2], "--help") == 0
+    assert "host, as root or SlurmUser." in " ".join(slurm_gpu.out.split())
 
 
 def test_a_password_is_never_shown():

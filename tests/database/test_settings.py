@@ -109,7 +109,7 @@ def test_a_missing_permission_on_the_database_folder_is_reported(
     monkeypatch.setattr(settings, "DEFAULT_PATH", tmp_path / "there" / "no.yaml")
     os.seteuid(pwd.getpwnam("nobody").pw_uid)
     try:
-        with pytest.raises(UsageError, match=r"only root and the user of slurm-gpudbd may read .*/there"):
+        with pytest.raises(UsageError, match=r"only root and SlurmUser may read .*/there"):
             default_is_meant()
     finally:
         os.seteuid(0)

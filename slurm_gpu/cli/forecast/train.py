@@ -27,7 +27,7 @@ def train(site: CommandSite, database_config: Path | None) -> None:
     Tables of past waits need only numpy. With scikit-learn (extra `learn`), a regression model is also
     trained; both are validated on later jobs, and tables are used only if they are clearly better. The
     command then forecasts a sample of pending jobs, to measure the accuracy even if few users request
-    forecasts. Run this command on slurm-gpudbd's host.
+    forecasts. Run this command on slurm-gpudbd's host, as root or SlurmUser.
     """
     from slurm_gpu.database.forecasts.training import forecast_waiting, installed_learner, train_from_database
 

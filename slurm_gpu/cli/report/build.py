@@ -77,8 +77,8 @@ def build(
 ) -> None:
     """Write a report for a period of whole days: one HTML page, and its tables and figures as files.
 
-    The page loads nothing from other hosts, so you can mail and archive it. It names users and jobs, so only
-    its owner can read it.
+    Run this command on slurm-gpudbd's host, as root or SlurmUser. The page loads nothing from other hosts,
+    so you can mail and archive it. It names users and jobs, so only its owner can read it.
     """
     # numpy and the database modules are not installed on login nodes.
     from slurm_gpu.reports.build import build_report, open_database

@@ -227,6 +227,13 @@ def shown_url(url: str) -> str:
     return parsed.difference_update_query(secret).render_as_string(hide_password=True)
 
 
+def sqlite_path(url: str) -> Path | None:
+    """Return the file of a SQLite database; None for other databases; raise DatabaseError for a bad URL."""
+    parsed = _checked_url(url)
+    is_file = parsed.get_backend_name() == "sqlite" and parsed.database
+    return Path(str(parsed.database)) if is_file else None
+
+
 def _checked_url(url: str) -> URL:
     try:
         parsed = make_url(url)
