@@ -218,8 +218,17 @@ def test_another_users_run_shows_only_that_it_runs(job_tab: Callable[[World], Ta
     world.timelines["200"]["runs"][0]["devices"] = None
     tab = job_tab(world)
     assert "Only the owner and operators can see the data of this run." in tab.page.inner_text("#gpus")
+    assert tab.page.inner_text("#timeline-note") == (
+        "Only the owner and operators can see the timeline of this run."
+    )
     assert tab.page.locator("#downloads a").count() == 0
     assert tab.said == []
+
+
+def test_a_run_without_a_timeline_has_none_for_its_owner(job_tab: Callable[[World], Tab]):
+    world = world_of(run_of("200"))
+    world.timelines["200"]["runs"][0]["devices"] = []
+    assert job_tab(world).page.inner_text("#timeline-note") == "No timeline of this run is stored."
 
 
 def test_hostile_names_are_text_and_do_nothing(job_tab: Callable[[World], Tab]):

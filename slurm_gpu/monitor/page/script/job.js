@@ -127,7 +127,7 @@ function showTimeline(run) {
   drawing = series.map((one) => chart(one, () => inks));
   fill(byId("charts"), drawing.map(({ figure }) => figure));
   say(byId("timeline-note"), series.length ? `${meaning(timeline.devices.length)}Lines have gaps where nothing was measured.`
-    : "No timeline of this run is stored.");
+    : run.full ? "No timeline of this run is stored." : "Only the owner and operators can see the timeline of this run.");
   const file = (stored, part, text) => (run.full && stored ? make("a", { href: `api/v1/${path(part)}?format=csv`, download: "" }, text) : null);
   const files = [file(run.by_device?.length, "", "p25 and p95 of each GPU"), file(series.length, "/timeline", "the timeline"),
     file(RUNNING.includes(run.state), "/window", "the last ten minutes at full resolution")].filter(Boolean);
