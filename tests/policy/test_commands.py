@@ -430,6 +430,24 @@ def test_explain_shows_changes_and_checks_the_changed_job(
     assert [any("at most 4G per node" in note for note in one["notes"]) for one in answers] == [False, True]
 
 
+@pytest.mark.parametrize(("n_gpus", "n_notes"), [(1, 1), (5, 0)])
+def test_only_accepted_jobs_are_said_to_wait_indefinitely(
+    cluster: Cluster,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    n_gpus: int,
+    n_notes: int,
+) -> None:
+    partition = submission.Partition(name="gpu", is_default=True, default_time_s=60, max_time_s=60)
+    monkeypatch.setattr("slurm_gpu.cli.policy.explain.read_partitions", lambda run: [partition])
+    cluster.apply()
+    capsys.readouterr()
+    cluster.run("explain", "--", "sbatch", f"--gpus={n_gpus}", "--time=60", "--wrap=true")
+    printed = capsys.readouterr()
+    assert printed.out.splitlines()[-1] == ("accepted" if n_notes else "refused")
+    assert printed.err.count("let it wait indefinitely: partition gpu allows at most") == n_notes
+
+
 def test_explain_describes_the_zone_of_an_accepted_job_only(
     cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,13 +68,13 @@ def explain(
     )
     description = request.description(uid, name, known_gpu_types(nodes))
     refusals = refusals_of_slurm(request, description, cluster)
+    accepted = verdict.accepted and not refusals
     notes = list(result.notes)
-    for reason in waits_of_slurm(request, description, cluster):
+    for reason in waits_of_slurm(request, description, cluster) if accepted else ():
         notes.append(
             f"Slurm itself would accept the job, but would currently let it wait indefinitely: {reason}"
         )
     notes += [f"{change}" for change in verdict.changes if change.mode == "observe"]
-    accepted = verdict.accepted and not refusals
     if as_json:
         answer = {
             "accepted": accepted,
