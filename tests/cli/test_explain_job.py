@@ -33,11 +33,12 @@ def explained(
     state: str = "PENDING",
     *,
     is_logged: bool = False,
+    n_nodes: int = 2,
 ) -> str:
-    job = ExplainedJob(7, state, comment, features)
+    job = ExplainedJob(7, state, comment, features, n_nodes)
     token = token_of(comment)
     decision = None if token is None else find_decision(directory, token)
-    return "\n".join(lines(decision_of(job, decision), is_logged=is_logged))
+    return "\n".join(lines(decision_of(job, decision), n_nodes, is_logged=is_logged))
 
 
 def test_the_zones_of_a_job_are_printed(tmp_path: Path) -> None:
@@ -98,7 +99,24 @@ def test_a_recorded_decision_is_read_from_the_log_or_the_database(
 def test_without_the_log_it_names_users_who_can_see_more(tmp_path: Path, is_logged: bool, more: bool) -> None:
     found = explained(tmp_path, "slurm-gpu/1 t=abc1", is_logged=is_logged)
     assert found.endswith("  No zone was needed to keep its nodes close together.") is not more
-    assert ("Slurm's record names no zones; the job's owner, operators, and root" in found) is more
+    more_text = (
+        "  Its record in Slurm names no zones.\n  Its owner, operators, and root on slurmctld's host may"
+    )
+    assert (more_text in found) is more
+
+
+@pytest.mark.parametrize(
+    ("is_logged", "line"),
+    [
+        (True, "  The policy accepted it without changes."),
+        (False, "  Its owner, operators, and root on slurmctld's host may see more."),
+    ],
+)
+def test_zones_are_not_mentioned_for_a_job_on_one_node(tmp_path: Path, is_logged: bool, line: str) -> None:
+    found = explained(tmp_path, "slurm-gpu/1 t=abc1", is_logged=is_logged, n_nodes=1)
+    assert found.splitlines() == ["Job 7  PENDING", line]
+    limit = explained(tmp_path, "slurm-gpu/1 t=abc1 r=share", is_logged=True, n_nodes=1)
+    assert limit.splitlines()[1:] == ["  Nearest limit when it was submitted: rule share"]
 
 
 def test_a_rotated_log_is_read_too(tmp_path: Path) -> None:
@@ -146,13 +164,13 @@ def test_co_runners_are_those_that_slurm_gpuctld_wrote(tmp_path: Path) -> None:
     gpus = [{"node": "n1", "index": 2, "jobs": jobs}]
     path.write_text(json.dumps({"version": 1, "as_of_s": 1000, "shards_per_gpu": 8, "gpus": gpus}))
     sharing = sharing_of(path, 7, 1010)
-    decision = replace(decision_of(ExplainedJob(7, "RUNNING", "slurm-gpu/1 t=a", ""), {}), sharing=sharing)
+    decision = replace(decision_of(ExplainedJob(7, "RUNNING", "slurm-gpu/1 t=a", "", 1), {}), sharing=sharing)
     expected = "  It has 3 of 8 shards of GPU 2 on n1, with job 8; predicted speed: 0.93 of its speed alone"
-    assert expected in lines(decision, is_logged=True)
+    assert expected in lines(decision, 1, is_logged=True)
     assert sharing is not None
     in_trial = sharing._replace(is_trial=True)
     expected += "; this is a trial, because their speeds together are unmeasured"
-    assert expected in lines(replace(decision, sharing=in_trial), is_logged=True)
+    assert expected in lines(replace(decision, sharing=in_trial), 1, is_logged=True)
     path.write_text(path.read_text().replace("0.93}", '0.93, "trial": true}'))
     assert sharing_of(path, 7, 1010) == in_trial
     assert sharing_of(path, 7, 1100) is None  # the file is too old
@@ -172,10 +190,10 @@ def test_the_reason_for_the_end_of_sharing_is_printed(tmp_path: Path) -> None:
         (8, "abc2", "job 7 was requeued, and this one kept running"),
     ):
         (line,) = find_endings(tmp_path, token)
-        job = ExplainedJob(job_id, "RUNNING", f"slurm-gpu/1 t={token} c=2/8:bert", "")
+        job = ExplainedJob(job_id, "RUNNING", f"slurm-gpu/1 t={token} c=2/8:bert", "", 1)
         ending = SharingEnd.of(line.at_s, line.fields)
         assert ending is not None
-        text = "\n".join(lines(replace(decision_of(job, None), endings=(ending,)), is_logged=True))
+        text = "\n".join(lines(replace(decision_of(job, None), endings=(ending,)), 1, is_logged=True))
         assert f"  Sharing ended 1970-01-01 00:33:20: {why};\n    {what}" in text
     assert find_decision(tmp_path, "abc1") is not None  # the decision on the submission of the job
     assert find_decision(tmp_path, "abc2") is None

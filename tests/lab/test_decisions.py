@@ -47,5 +47,5 @@ def test_a_decision_is_in_the_database_though_slurm_gpuctld_was_killed(lab: Lab)
     wait_for(lambda: kept(lab, token) == 1, WITHIN_S, "the decision is shipped")
     # alice cannot read the log, so the answer comes from slurm-gpudbd.
     output = lab.run_as("alice", ["slurm-gpu", "explain", str(job)]).stdout
-    assert "No zone was needed" in output
+    assert output.startswith(f"Job {job} ")
     assert "may see more" not in output

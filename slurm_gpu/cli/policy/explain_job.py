@@ -42,6 +42,8 @@ class ExplainedJob:
     admin_comment: str
     features: str | None
     """The constraint of the job; None if slurmctld no longer has the job."""
+    n_nodes: int
+    """The number of nodes; while the job waits, the maximum number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ def explain_submitted(site: CommandSite, job_id: int, *, as_json: bool) -> None:
         click.echo(json.dumps(asdict(decision), indent=2))
         return
     zone = ZoneInfo(site.config.timezone) if endings else _UTC
-    for line in lines(decision, is_logged=fields is not None, zone=zone):
+    for line in lines(decision, job.n_nodes, is_logged=fields is not None, zone=zone):
         click.echo(line)
 
 
@@ -149,7 +151,7 @@ def _job_of(site: CommandSite, job_id: int) -> ExplainedJob:
     """Return the job from slurmctld, or from the database; raise UsageError if it is in neither."""
     jobs = site.slurm.jobs([job_id])
     if jobs:
-        return ExplainedJob(job_id, jobs[0].state, jobs[0].admin_comment, jobs[0].features)
+        return ExplainedJob(job_id, jobs[0].state, jobs[0].admin_comment, jobs[0].features, jobs[0].n_nodes)
     unknown = f"slurmctld has no job {job_id}"
     try:
         with site.database() as database:
@@ -160,7 +162,7 @@ def _job_of(site: CommandSite, job_id: int) -> ExplainedJob:
         raise UsageError(f"{unknown}, and the database has no record of it")
     if not runs[0].full:
         raise UsageError(f"{unknown}, and only the job's owner and operators may see the recorded decision")
-    return ExplainedJob(job_id, runs[0].state, runs[0].admin_comment or "", None)
+    return ExplainedJob(job_id, runs[0].state, runs[0].admin_comment or "", None, runs[0].n_nodes)
 
 
 def recorded_decision(
@@ -182,8 +184,8 @@ def recorded_decision(
     return fields, tuple(whole for at_s, line in ended if (whole := SharingEnd.of(at_s, line)) is not None)
 
 
-def lines(decision: JobDecision, *, is_logged: bool, zone: ZoneInfo = _UTC) -> Iterator[str]:
-    """Format the explanation as text, with times in `zone`.
+def lines(decision: JobDecision, n_nodes: int, *, is_logged: bool, zone: ZoneInfo = _UTC) -> Iterator[str]:
+    """Format the explanation of a job on `n_nodes` nodes as text, with times in `zone`.
 
     `is_logged` is true if decisions.log or the database has the decision. Otherwise, the text may name the
     users who can see more.
@@ -192,6 +194,11 @@ def lines(decision: JobDecision, *, is_logged: bool, zone: ZoneInfo = _UTC) -> I
     if decision.token is None:
         yield "  It was accepted without slurm-gpu's job_submit.lua."
         return
+    found = [*_decided(decision, zone), *_zones(decision, n_nodes, is_logged=is_logged)]
+    yield from found or ["  The policy accepted it without changes."]
+
+
+def _decided(decision: JobDecision, zone: ZoneInfo) -> Iterator[str]:
     if decision.nearest_rule is not None:
         yield f"  Nearest limit when it was submitted: rule {decision.nearest_rule}"
     for change in decision.changes:
@@ -212,14 +219,16 @@ def lines(decision: JobDecision, *, is_logged: bool, zone: ZoneInfo = _UTC) -> I
     for ending in decision.endings:
         yield f"  Sharing ended {moment(ending.at_s, zone)}: {text(ending.why)};"
         yield f"    {_went_back(decision.job_id, ending.gone)}"
+
+
+def _zones(decision: JobDecision, n_nodes: int, *, is_logged: bool) -> Iterator[str]:
+    """Yield how the nodes of the job are kept close together, if it has several nodes."""
     if decision.placed is None:
-        if is_logged:
-            yield "  No zone was needed to keep its nodes close together."
-        else:
-            yield (
-                "  Slurm's record names no zones; the job's owner, operators, and root on slurmctld's host "
-                "may see more."
-            )
+        if n_nodes > 1:
+            none = "No zone was needed to keep its nodes close together."
+            yield f"  {none if is_logged else 'Its record in Slurm names no zones.'}"
+        if not is_logged:
+            yield "  Its owner, operators, and root on slurmctld's host may see more."
         return
     yield f"  {zones_in_words(decision.placed)}"
     if decision.placed.mode == "enforce" and decision.placed.zones and decision.constraint is not None:
