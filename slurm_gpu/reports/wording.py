@@ -19,6 +19,11 @@ def percent(part: float, whole: float = 100.0) -> str:
     return "less than 0.1 %" if 0 < share < 0.05 else f"{trimmed(share, 1)} %"
 
 
+def sentence(text: str) -> str:
+    """Return the text with a capital letter at its beginning, where "less than 0.1 %" may be."""
+    return text[:1].upper() + text[1:]
+
+
 def trimmed(value: float, decimals: int) -> str:
     """Return a rounded number with thousands separators and without trailing zeros; "–" for NaN."""
     if math.isnan(value):
@@ -37,9 +42,18 @@ def hours(value: float) -> str:
 
 
 def gpu_hours(value: float) -> str:
-    """Return a text such as "1,234 GPU-hours" or "1 GPU-hour"."""
-    amount = trimmed(value, 0 if value >= 100 else 1)
+    """Return a text such as "1,234 GPU-hours", "1 GPU-hour" or "0.05 GPU-hours"."""
+    amount = _small(value) or trimmed(value, 0 if value >= 100 else 1 if value >= 1 else 2)
     return f"{amount} GPU-hour" if amount == "1" else f"{amount} GPU-hours"
+
+
+def money(value: float) -> str:
+    """Return a text such as "1,234.5", "0.06" or "less than 0.01"."""
+    return _small(value) or trimmed(value, 2)
+
+
+def _small(value: float) -> str:
+    return "less than 0.01" if 0 < value < 0.005 else ""
 
 
 def several(number: int, noun: str, more: str = "") -> str:

@@ -156,7 +156,7 @@ def test_several_nodes_and_distributions_are_read_back(
     figures: dict[str, Figure], of_gpus: list[dict[str, Any]]
 ) -> None:
     figure = figures["distributions"]
-    assert figure.reading == "47 % of pytorch jobs use ≥2 nodes; tensorflow 38 %; python 10 %."
+    assert figure.reading == "47 % of the jobs of pytorch used ≥2 nodes; tensorflow 38 %; python 10 %."
     assert isinstance(figure.chart, Cdf)
     mine = [run for run in of_gpus if run["app"] == "tensorflow"]
     for axis, values in (
@@ -188,7 +188,7 @@ def test_lines_and_accounting_table_have_every_job(
         sum(run["mgpu"] * (run["end_s"] - run["start_s"]) for run in of_gpus) / 3_600_000, rel=1e-12
     )
     assert data["JobID"][:3] == ["1", "2", "3"]
-    assert figure.reading.startswith("39,470 jobs with GPUs of 483 users ended; 90 % of the jobs of ")
+    assert figure.reading.startswith("39,470 jobs with GPUs of 483 users ended. 90 % of the jobs of ")
 
 
 def test_charges_are_read_back(

@@ -279,8 +279,8 @@ def test_one_job_is_singular(database: Database) -> None:
         figure.id: figure.reading for figure in all_figures(load(database, site, MARCH, MARCH.until_s))
     }
     assert readings["parallel-coordinates"] == "1 job with GPUs of 1 user ended."
-    assert readings["waiting-by-scale"] == "100 % of 1 job started within a minute."
-    assert readings["charge-per-account"].startswith("Charges of 1 account total 2, the largest being 2")
+    assert readings["waiting-by-scale"] == "The only job waited 0 h."
+    assert readings["charge-per-account"].startswith("Charges of account a total 2 in the currency")
 
 
 def test_a_report_ends_after_it_begins() -> None:

@@ -185,7 +185,8 @@ def test_charges_by_hand(shown: dict[str, Figure]) -> None:
         ("sys", "other", 1.0, 0.0, 1.0),
     ]
     assert shown["charge-per-account"].reading == (
-        "Charges of 3 accounts total 65.25, the largest being 38 (58.2 %) for nlp; 1 GPU-hour had no rate."
+        "Charges of 3 accounts total 65.25 in the currency of rate_per_gpu_hour, the largest being 38 "
+        "(58.2 %) for nlp; 1 GPU-hour had no rate."
     )
 
 

@@ -8,7 +8,7 @@ from slurm_gpu.reports.capacity import Capacity
 from slurm_gpu.reports.category import Category, Integers
 from slurm_gpu.reports.figure import Bars, Figure, FigureTable, TableColumn
 from slurm_gpu.reports.job_table import MGPU_S_PER_GPU_H, JobTable
-from slurm_gpu.reports.wording import listed, moment, percent
+from slurm_gpu.reports.wording import listed, moment, percent, sentence
 
 
 def usage_by_server_type(jobs: JobTable, capacity: Capacity) -> Figure:
@@ -83,5 +83,5 @@ def _reading(names: list[str], allocated: int, there: int, share: list[float]) -
         return "There were no GPUs in this period."
     each = [f"{name} {percent(value)}" for name, value in zip(names, share, strict=True)]
     if len(each) == 1:
-        return f"{percent(allocated, there)} of the capacity of {names[0]} was allocated."
-    return f"{percent(allocated, there)} of the capacity was allocated: {listed(each)}."
+        return sentence(f"{percent(allocated, there)} of the capacity of {names[0]} was allocated.")
+    return sentence(f"{percent(allocated, there)} of the capacity was allocated: {listed(each)}.")

@@ -7,7 +7,7 @@ import numpy as np
 from slurm_gpu.reports.figure import Figure, FigureTable, TableColumn
 from slurm_gpu.reports.figures.ranking import bars, largest_first, shown_names
 from slurm_gpu.reports.job_table import MGPU_S_PER_GPU_H, JobTable
-from slurm_gpu.reports.wording import gpu_hours, percent, several, trimmed
+from slurm_gpu.reports.wording import gpu_hours, money, percent, several
 
 
 def charge_per_account(jobs: JobTable) -> Figure:
@@ -42,7 +42,7 @@ def charge_per_account(jobs: JobTable) -> Figure:
             TableColumn("account", "", "The Slurm account."),
             TableColumn("server_type", "", "The server type of the GPUs."),
             TableColumn("gpu_h", "h", "Allocated GPU-hours in the period."),
-            TableColumn("charge", "", "GPU-hours × rate_per_gpu_hour in slurm-gpu.yaml."),
+            TableColumn("charge", "", "GPU-hours × rate_per_gpu_hour in slurm-gpu.yaml, in its currency."),
             TableColumn("unpriced_gpu_h", "h", "GPU-hours without a charge: their server type has no rate."),
         ],
         data={
@@ -72,8 +72,11 @@ def _reading(accounts: list[str], charges: list[float], unpriced_mgpu_s: int) ->
     rest = gpu_hours(unpriced_mgpu_s / MGPU_S_PER_GPU_H)
     if not total:
         return f"There were no charges; {rest} had no rate_per_gpu_hour in slurm-gpu.yaml."
-    charged = (
-        f"Charges of {several(len(accounts), 'account')} total {trimmed(total, 2)}, "
-        f"the largest being {trimmed(charges[0], 2)} ({percent(charges[0], total)}) for {accounts[0]}"
-    )
+    total_text = f"total {money(total)} in the currency of rate_per_gpu_hour"
+    charged = f"Charges of account {accounts[0]} {total_text}"
+    if len(accounts) > 1:
+        charged = (
+            f"Charges of {several(len(accounts), 'account')} {total_text}, "
+            f"the largest being {money(charges[0])} ({percent(charges[0], total)}) for {accounts[0]}"
+        )
     return f"{charged}; {rest} had no rate." if unpriced_mgpu_s else f"{charged}."

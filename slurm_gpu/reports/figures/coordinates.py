@@ -9,12 +9,14 @@ from slurm_gpu.reports.figure import Figure, FigureTable, ParallelCoordinates, T
 from slurm_gpu.reports.figures.axes import AXES, most_frequent, values_of
 from slurm_gpu.reports.job_table import JobTable
 from slurm_gpu.reports.sample import with_extremes
-from slurm_gpu.reports.wording import listed, several, trimmed
+from slurm_gpu.reports.wording import sentence, several, trimmed
 
 # The maximum number of lines. More lines could be neither distinguished nor drawn quickly.
 MAX_LINES = 40_000
 _NAMED = 2
 _TYPICAL = (5.0, 95.0)
+# For fewer jobs, these percentiles are the minimum and the maximum.
+_MANY = 20
 # Shorter times are shown in seconds instead of 0.0 h.
 _SHORT_H = 0.1
 
@@ -82,7 +84,7 @@ def accounting_table(jobs: JobTable) -> FigureTable:
         ),
         "no_process_gpu_h": (jobs.no_process_gpu_h, "h", "GPU-hours without a process on the GPU."),
         "energy_kwh": (jobs.energy_kwh, "kWh", "Energy used by the GPUs."),
-        "charge": (jobs.charge, "", "GPU-hours × the rate of the server type."),
+        "charge": (jobs.charge, "", "GPU-hours × rate_per_gpu_hour of the server type, in its currency."),
     }
     return FigureTable(
         name="jobs",
@@ -99,11 +101,14 @@ def _reading(jobs: JobTable, values: dict[str, Floats]) -> str:
         return "No job with GPUs ended in this period."
     ended = f"{several(int(rows.sum()), 'job', ' with GPUs')} of {several(n_users, 'user')} ended"
     each = [typical(name, values, rows & jobs.app.is_(name)) for name in most_frequent(jobs, _NAMED)]
-    return f"{ended}; 90 % of the jobs of {'; those of '.join(each)}." if each else f"{ended}."
+    return " ".join(sentence(f"{one}.") for one in (ended, *each))
 
 
 def typical(name: str, values: dict[str, Floats], rows: Mask) -> str:
-    """Describe the central 90 % of an application's nodes, GPUs, waits and run times among `rows`."""
+    """Describe the central 90 % of an application's nodes, GPUs, waits and run times among `rows`.
+
+    The central 90 % of a few jobs are all of them.
+    """
 
     def ends(axis: str) -> list[float]:
         known = values[axis][rows]
@@ -125,11 +130,9 @@ def typical(name: str, values: dict[str, Floats], rows: Mask) -> str:
             return f"{ranged([value * 3600 for value in found], 0)} s"
         return f"{ranged(found, 1)} h"
 
-    return f"{name} use " + listed(
-        [
-            number_of("nNODE", 0, "node"),
-            number_of("nGPU", 2, "GPU"),
-            f"wait {time_between('WAIT_h')}",
-            f"run {time_between('RUN_h')}",
-        ]
+    n_jobs = int(rows.sum())
+    which = "90 % of the jobs" if n_jobs >= _MANY else f"all {n_jobs} jobs" if n_jobs > 1 else "the only job"
+    return (
+        f"{which} of {name} used {number_of('nNODE', 0, 'node')} and {number_of('nGPU', 2, 'GPU')}, "
+        f"waited {time_between('WAIT_h')} and ran {time_between('RUN_h')}"
     )

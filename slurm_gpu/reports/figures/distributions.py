@@ -8,7 +8,7 @@ from slurm_gpu.reports.category import Floats, Mask
 from slurm_gpu.reports.figure import Cdf, Figure, FigureTable, StepCurve, TableColumn
 from slurm_gpu.reports.figures.axes import AXES, most_frequent, values_of
 from slurm_gpu.reports.job_table import JobTable
-from slurm_gpu.reports.wording import percent
+from slurm_gpu.reports.wording import percent, sentence
 
 ALL = "all"
 _MOST_APPLICATIONS = 8
@@ -74,5 +74,5 @@ def _reading(nodes: Floats, groups: dict[str, Mask]) -> str:
     if not shares:
         return "No job of a recognised application used GPUs in this period."
     (share, name), *others = sorted(shares[:_NAMED], key=lambda item: -item[0])
-    first = f"{percent(share, 1)} of {name} jobs use ≥2 nodes"
-    return "; ".join([first, *(f"{name} {percent(share, 1)}" for share, name in others)]) + "."
+    first = f"{percent(share, 1)} of the jobs of {name} used ≥2 nodes"
+    return sentence("; ".join([first, *(f"{name} {percent(share, 1)}" for share, name in others)]) + ".")

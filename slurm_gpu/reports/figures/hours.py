@@ -8,7 +8,7 @@ from slurm_gpu.reports.category import Category, Floats
 from slurm_gpu.reports.figure import Figure, FigureTable, TableColumn
 from slurm_gpu.reports.figures.ranking import bars, largest_first, shown_names
 from slurm_gpu.reports.job_table import MGPU_S_PER_GPU_H, JobTable
-from slurm_gpu.reports.wording import gpu_hours, listed, percent
+from slurm_gpu.reports.wording import gpu_hours, listed, percent, sentence
 
 _NAMED = 3
 
@@ -100,4 +100,4 @@ def _reading(names: list[str], hours: Floats, what: str) -> str:
     total = float(hours.sum())
     first = [f"{names[i]} {percent(hours[i], total)}" for i in range(min(_NAMED, len(names)))]
     most = "" if len(names) <= _NAMED else f"The largest of {len(names)} {what}s: "
-    return f"{gpu_hours(total)} in total. {most}{listed(first)}."
+    return sentence(f"{gpu_hours(total)} in total. {most}{listed(first)}.")

@@ -7,7 +7,7 @@ import numpy as np
 from slurm_gpu.reports.figure import Figure, FigureTable, Matrix, TableColumn
 from slurm_gpu.reports.figures.ranking import shown_names
 from slurm_gpu.reports.job_table import MGPU_S_PER_GPU_H, JobTable
-from slurm_gpu.reports.wording import gpu_hours, trimmed
+from slurm_gpu.reports.wording import gpu_hours, percent, sentence
 
 
 def lent_gpu_hours(jobs: JobTable) -> Figure:
@@ -68,7 +68,7 @@ def _reading(found: dict[tuple[str, str], float], pairs: list[tuple[str, str]], 
         return "No GPUs were lent in this period."
     lent = sum(found.values())
     lender, borrower = pairs[0]
-    return (
-        f"{gpu_hours(lent)} were on loan, {trimmed(100 * lent / total_h, 1)} % of all GPU-hours. The largest "
+    return sentence(
+        f"{gpu_hours(lent)} were on loan, {percent(lent, total_h)} of all GPU-hours. The largest "
         f"part went from {lender} to {borrower}: {gpu_hours(found[pairs[0]])}."
     )

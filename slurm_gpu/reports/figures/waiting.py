@@ -10,7 +10,7 @@ from slurm_gpu.policy.language.model import Bundle
 from slurm_gpu.reports.category import UNKNOWN, Category, Codes, Floats
 from slurm_gpu.reports.figure import Bars, Figure, FigureTable, TableColumn
 from slurm_gpu.reports.job_table import NO_GPU, SCALES, JobTable
-from slurm_gpu.reports.wording import hours, percent, several
+from slurm_gpu.reports.wording import hours, percent, sentence, several
 
 _QUANTILES = {"median_h": 50.0, "p90_h": 90.0, "p95_h": 95.0, "max_h": 100.0}
 
@@ -81,8 +81,10 @@ def _quantile(values: Floats, at: float) -> float:
 def _reading(labels: list[str], p90_h: Floats, waits: Floats) -> str:
     if not labels:
         return "No job that ended in this period has a known wait."
+    if len(waits) == 1:
+        return f"The only job waited {hours(float(waits[0]))}."
     at_once = percent(int((waits <= 1 / 60).sum()), len(waits))
-    started = f"{at_once} of {several(len(waits), 'job')} started within a minute"
+    started = sentence(f"{at_once} of {several(len(waits), 'job')} started within a minute")
     longest = int(np.argmax(p90_h))
     if len(labels) == 1 or p90_h[longest] <= 1 / 60:
         return f"{started}."

@@ -8,7 +8,7 @@ from slurm_gpu.reports.category import Floats
 from slurm_gpu.reports.figure import Figure, FigureTable, TableColumn
 from slurm_gpu.reports.figures.ranking import bars, shown_names
 from slurm_gpu.reports.job_table import JobTable
-from slurm_gpu.reports.wording import gpu_hours, percent, trimmed
+from slurm_gpu.reports.wording import gpu_hours, money, percent, sentence
 
 
 def allocated_but_idle(jobs: JobTable) -> Figure:
@@ -45,8 +45,8 @@ def allocated_but_idle(jobs: JobTable) -> Figure:
             TableColumn(
                 "wasted_gpu_h", "h", "GPU-hours × (1 − GPU utilisation), but at least no_process_gpu_h."
             ),
-            TableColumn("no_process_cost", "", "Cost of no_process_gpu_h at the rates of the server types."),
-            TableColumn("wasted_cost", "", "Cost of wasted_gpu_h."),
+            TableColumn("no_process_cost", "", "no_process_gpu_h × rate_per_gpu_hour, in its currency."),
+            TableColumn("wasted_cost", "", "wasted_gpu_h × rate_per_gpu_hour."),
         ],
         data={"user": [names[place] for place in order], **shown},
     )
@@ -74,10 +74,12 @@ def _reading(jobs: JobTable, total: dict[str, float]) -> str:
 
     def amount(kind: str) -> str:
         cost = total[f"{kind}_cost"]
-        worth = f" ({trimmed(cost, 2)} at the rates of server_types)" if cost else ""
-        return f"{percent(total[f'{kind}_gpu_h'], allocated)}{worth}"
+        priced = f" (cost: {money(cost)})" if cost else ""
+        return f"{percent(total[f'{kind}_gpu_h'], allocated)}{priced}"
 
-    return (
+    currency = " Costs are in the currency of rate_per_gpu_hour." if total["wasted_cost"] else ""
+    return sentence(
         f"{amount('wasted')} of {gpu_hours(allocated)} measured "
         f"({percent(allocated, jobs.total_gpu_h)} of all) were wasted; {amount('no_process')} had no process."
+        f"{currency}"
     )
