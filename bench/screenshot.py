@@ -39,7 +39,7 @@ def main() -> None:
                 page.goto(url)
                 page.locator("#frame[data-drawn]").wait_for()
                 page.wait_for_timeout(6000)  # the second state: rates and trends need two
-                page.screenshot(path=options.file)
+                page.screenshot(path=options.file, full_page=True)
         finally:
             server.terminate()
     print(f"{options.file}: {options.file.stat().st_size:,} bytes")

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[2]
-_SUFFIXES = {".md", ".py", ".lua", ".js", ".css", ".yaml", ".yml", ".txt", ".html", ".sh", ".toml", ""}
+_PAGES = {".md", ".txt", ".html", ".svg"}
+_SUFFIXES = _PAGES | {".py", ".lua", ".js", ".css", ".yaml", ".yml", ".sh", ".toml", ""}
 # Recorded output of Slurm and drivers, and generated files.
 _OTHERS = (
     "tests/slurm/data/",

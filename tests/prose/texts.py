@@ -41,7 +41,7 @@ def passages(path: Path) -> list[Passage]:
             return list(_of_markdown(text))
         case ".py":
             return [*_of_docstrings_and_messages(text), *_joined(_of_python_comments(text))]
-        case ".txt" | ".html":
+        case ".txt" | ".html" | ".svg":
             return list(_of_paragraphs(re.sub(r"<[^>]+>|\{[^}]*\}", " ", text)))
     return [*_joined(_of_comments(text, _COMMENT.get(path.suffix, "#"))), *_of_strings(text, path.suffix)]
 
