@@ -61,6 +61,9 @@ def query_environment(environ: Mapping[str, str]) -> Mapping[str, str]:
     return {k: v for k, v in environ.items() if not k.startswith(_FOREIGN)} | _ENVIRONMENT
 
 
+# The end of the message of Slurm's commands if there is neither a slurm.conf nor a slurmctld that sends it.
+_NO_CONFIGURATION = "Could not establish a configuration source"
+
 # Runs a command with exactly this environment and a timeout in seconds, and returns its standard output.
 # Raises SlurmError with the command and its standard error if it fails.
 CommandRunner = Callable[[Sequence[str], Mapping[str, str], float], str]
@@ -152,6 +155,11 @@ def _timed_out(argv: Sequence[str], timeout_s: float) -> SlurmError:
 
 def _failed(argv: Sequence[str], returncode: int, output: bytes) -> SlurmError:
     words = output.decode("utf-8", "replace") or "it printed nothing"
+    if _NO_CONFIGURATION in words:
+        return SlurmError(
+            f"`{_shown(argv)}` found no slurm.conf on this host: set SLURM_CONF to its path, or copy the "
+            "file from the controller to /etc/slurm"
+        )
     return SlurmError(f"`{_shown(argv)}` failed ({returncode}): {words}")
 
 

@@ -341,6 +341,20 @@ def test_a_failed_command_is_quoted_with_its_stderr():
         run_command(["sleep", "5"], {"PATH": "/bin:/usr/bin"}, 0.05)
 
 
+def test_a_host_without_slurm_conf_is_named_instead_of_errors_of_dns():
+    printed = (
+        "scontrol: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host",
+        "scontrol: error: fetch_config: DNS SRV lookup failed",
+        "scontrol: fatal: Could not establish a configuration source",
+    )
+    script = "printf '%s\\n' '" + "' '".join(printed) + "' >&2; exit 1"
+    with pytest.raises(
+        SlurmError, match=r"^`sh -c .*` found no slurm\.conf on this host: set SLURM_CONF"
+    ) as raised:
+        run_command(["sh", "-c", script], {"PATH": "/bin:/usr/bin"}, 5.0)
+    assert "\n" not in str(raised.value)
+
+
 def test_a_missing_slurm_conf_is_an_error_at_once(tmp_path):
     # Slurm's own commands retry for a minute.
     missing = {"PATH": "/bin:/usr/bin", "SLURM_CONF": str(tmp_path / "slurm.conf")}
