@@ -59,7 +59,7 @@ def up(
     if verbose:
         for name, seconds in cluster.phases.items():
             _say(f"{seconds:6.1f} s  {name}")
-    _say(f'up after {time.monotonic() - start:.1f} s; use it with: eval "$(lab/env)"')
+    _say(f'up after {time.monotonic() - start:.1f} s; use it with lab/as alice COMMAND, or eval "$(lab/env)"')
 
 
 @lab.command()

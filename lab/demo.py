@@ -70,7 +70,8 @@ def demo(console: Console, *, setup_s: float | None = None) -> bool:
         console.print(f"Installing took {setup_s:.0f} s.", highlight=False)
     console.print(
         f"The lab ran for {time.monotonic() - start:.0f} s. Nothing remains of the lab on this machine.\n"
-        "To use the same cluster by hand, run lab/up and follow docs/quickstart.md.",
+        "To use the same cluster by hand, run lab/up, then for example lab/as carol slurm-gpu jobs.\n"
+        "docs/quickstart.md shows more.",
         highlight=False,
     )
     return good
