@@ -13,21 +13,11 @@ from slurm_gpu.policy.lua.bundle import build_bundle
 from slurm_gpu.policy.lua.script import PolicyScript, ScriptDecision
 
 from .compile import compiled, lending
-from .judgement import (
-    Hours,
-    Judgement,
-    Known,
-    Outcome,
-    accepts_blind,
-    admitted,
-    amounts_of_component,
-    capped,
-    changed_by_rules,
-    judge,
-    judge_change,
-)
+from .findings import Hours, Judgement, Known, Outcome
+from .judgement import accepts_blind, admitted, amounts_of_component, capped, judge, judge_change
 from .model import PARTITIONS as MODEL_PARTITIONS
 from .model import Request
+from .modelled_changes import changed_by_rules
 from .policystrategies import CONSTRUCTS, PERIOD_LIMITS
 from .render import PARTITIONS, SUMS, changes, description, record, snapshot
 from .scenarios import Change, Pass, Resubmit, Scenario, Source, Submit, SubmitBlind, can_change, changed

@@ -12,7 +12,8 @@ from zoneinfo import ZoneInfo
 
 from slurm_gpu.policy.lua.script import ScalarFields
 
-from .judgement import HOUR_LIMITS, Hours, binds
+from .findings import HOUR_LIMITS, Hours
+from .matching import binds
 from .model import DEFAULT_MIB_PER_CPU, DEFAULT_MIB_PER_GPU, Request, RuleModel
 from .model import PARTITIONS as MODEL_PARTITIONS
 from .users import ACCOUNTS, NAMES

@@ -12,7 +12,7 @@ from slurm_gpu.policy.language.model import Per
 from slurm_gpu.policy.native.fields import LimitScope, native_fields
 from tests.docs.pages import ROOT
 
-from .judgement import PENDING_SUMS, RUNNING_SUMS, SUMS
+from .modelled_limits import PENDING_SUMS, RUNNING_SUMS, SUMS
 from .policystrategies import (
     ALL_LIMITS,
     JOB_LIMITS,

@@ -15,8 +15,9 @@ from slurm_gpu.policy.lua.bundle import build_bundle
 from slurm_gpu.policy.lua.script import LUA_VERSIONS, PolicyScript
 
 from .compile import compiled
+from .findings import Known
 from .fuzzing import examples, is_long, seeded
-from .judgement import Known, judge
+from .judgement import judge
 from .model import PolicyModel, Request, RuleModel, When
 from .policystrategies import ZONES, whens
 from .render import PARTITIONS, description, record
