@@ -113,12 +113,15 @@ local function add_smaller(lines, job, state, findings)
     return
   end
   local function without_others(fields)
-    return lib.judge.instead(job, state, fields, true)
+    return lib.judge.instead(job, state, fields, true, job.is_over_limit)
   end
   local fine, alone = pcall(without_others, {})
   if not fine then
     return
   elseif lib.judge.objections(alone) == nil then
+    for _, change in ipairs(job.changes or {}) do
+      findings[#findings + 1] = change.finding
+    end
     add_room(lines, job, state, findings)
     return
   end

@@ -174,7 +174,7 @@ local function find(state, kind, desc, parts, submit_uid, now, up)
     if not fits then
       return nil
     end
-    if not check.rule.over_limit and (least == nil or left < least) then
+    if least == nil or left < least then
       least, nearest = left, check.rule.id
     end
   end

@@ -1,4 +1,4 @@
--- requires: amounts, job, limits, measures, scopes, shapes, state, zones
+-- requires: amounts, job, lending, limits, measures, scopes, shapes, state, zones
 --
 -- The first stage if a rule changes jobs (`set:`, `defaults:`, `over_limit:`, or a time limit in `mode: fit`): reads a
 -- new job, and applies these rules in order. Each rule and all later stages see the job as changed by earlier rules.
@@ -6,8 +6,8 @@
 --
 -- Adds to job: changes = a list of {rule, key, option, was, finding}, nil if there are none; and fields = the fields to
 -- write to job_desc. In `changes`, `was` is the value that the job named, and `finding` the limit that the job exceeds.
--- Also adds is_over_limit = whether the job exceeds a limit of a rule with `over_limit:`, and over_limit_room = the
--- amounts that such rules would accept.
+-- Also adds is_over_limit = whether the job exceeds a limit of a rule with `over_limit:`. The table over_limit maps such
+-- a rule to true if its changes were only listed, to false if they were made, and otherwise to the reason.
 local policy, lib = ...
 local amounts = lib.amounts
 local changes = {}
@@ -105,6 +105,19 @@ end
 -- whether the job already has a value; `fields`, the fields of job_desc with the value, or nil if the job cannot have
 -- it; `why_not`, the reason in that case; and `shown`, the value in messages.
 local OPTIONS = {
+  -- A partition may be open only to jobs in the QOS.
+  {
+    key = "qos",
+    option = "--qos",
+    named = function(desc)
+      return text(desc.qos)
+    end,
+    has = same,
+    fields = function(value, job)
+      return lib.job.may_use_qos(job, value) and { qos = value } or nil
+    end,
+    why_not = "the user may not use it",
+  },
   {
     key = "partition",
     option = "--partition",
@@ -125,18 +138,6 @@ local OPTIONS = {
       return { partition = value }
     end,
     why_not = "it does not exist, is closed to the job, or its MaxTime is less than the job's time limit",
-  },
-  {
-    key = "qos",
-    option = "--qos",
-    named = function(desc)
-      return text(desc.qos)
-    end,
-    has = same,
-    fields = function(value, job)
-      return lib.job.may_use_qos(job, value) and { qos = value } or nil
-    end,
-    why_not = "the user may not use it",
   },
   {
     key = "constraint",
@@ -261,9 +262,6 @@ local function change(rule, job, state, option, value, finding)
   end
   job.changes = job.changes or {}
   job.changes[#job.changes + 1] = made
-  if slurm_gpu_changed and not job.quiet then -- set outside slurmctld only
-    slurm_gpu_changed(rule.id, rule.mode, made.option, made.was or "")
-  end
   return true
 end
 
@@ -291,65 +289,78 @@ local function apply(rule, job, state)
   end
 end
 
--- Applies a rule with `over_limit`. Returns its errors, and the findings that refuse a job that cannot have the options
--- or, if job.within_limits is true, must not have them.
+-- Makes or lists the changes of a rule with `over_limit`, all or none. limits.lua refuses a job that remains over it.
 local function apply_over_limit(rule, job, state)
-  local het_sums = job.het_sums
-  job.het_sums = job.het and setmetatable({}, { __index = het_sums or job.het.sums })
   lib.state.run(job, state)
-  local errors, over = {}, {}
-  for _, finding in ipairs(lib.limits.exceeded(rule, job, state, job.over_limit_room)) do
-    table.insert(finding.error and errors or over, finding)
+  local over = lib.limits.exceeded(rule, job, state)
+  if over == nil then
+    return
   end
-  job.het_sums = het_sums -- limits.lua counts the component after all changes
-  local fits = rule.mode == "fit"
-  local function refuse(remark)
-    for _, finding in ipairs(over) do
-      finding.mode, finding.remark = fits and "enforce" or rule.mode, remark
-      errors[#errors + 1] = finding
-    end
-    return errors
+  job.is_over_limit = job.is_over_limit or rule.mode == "fit"
+  if job.within_limits and rule.mode == "fit" then
+    return
   end
-  if over[1] == nil then
-    return errors
-  elseif fits and job.within_limits then
-    return refuse()
+  local desc, n_changes, fields = job.desc, #(job.changes or {}), {}
+  for name, value in pairs(job.fields or {}) do
+    fields[name] = value
   end
-  job.is_over_limit = job.is_over_limit or fits
   for _, option in ipairs(OPTIONS) do
     local value = rule.over_limit[option.key]
     if value ~= nil and not option.has(job.desc, job, option.key, value) then
-      if not change(rule, job, state, option, value, over[1]) then
-        return refuse("Jobs over the limit get " .. option.option .. "=" .. value .. ", but " .. option.why_not .. ".")
+      if not change(rule, job, state, option, value, over) then
+        while job.changes and #job.changes > n_changes do
+          table.remove(job.changes)
+        end
+        job.changes = n_changes > 0 and job.changes or nil
+        job.fields, job.desc = next(fields) and fields or nil, desc
+        lib.job.run(job, state)
+        job.over_limit[rule] = "Jobs over the limit get " .. option.option .. "=" .. value .. ", but " .. option.why_not
+        return
       end
     end
   end
-  return errors
+  job.over_limit[rule] = rule.mode ~= "fit"
+  if rule.mode == "fit" and lib.measures.are_reported(job) then
+    over.mode = "fit"
+    lib.measures.report(over, false)
+  end
+end
+
+-- Calls `apply_over_limit` if the rule applies to the job in the QOS that lending.lua will assign.
+local function apply_if_over_limit(rule, job, state)
+  local desc, qos = job.desc, job.qos
+  lib.lending(job)
+  if lib.scopes.applies(rule, job) and lib.scopes.in_force(rule, job) then
+    apply_over_limit(rule, job, state)
+  end
+  if job.desc == desc then
+    job.qos, job.writes.qos = qos, nil
+  end
+  job.loan = nil
 end
 
 -- The stage. A rule that fails leaves the job as it is.
 function changes.run(job, state)
   job.changes, job.fields, job.left_out = nil, nil, nil
-  job.is_over_limit, job.over_limit_room = false, {}
+  job.is_over_limit, job.over_limit = false, {}
   local findings = lib.job.run(job, state) or {}
   if job.record then
     return findings -- updates are not changed
   end
   for _, rule in ipairs(rules) do
     local fine, reason = pcall(function()
-      if not (lib.scopes.applies(rule, job) and lib.scopes.in_force(rule, job)) then
-        return
-      elseif rule.over_limit then
-        for _, finding in ipairs(apply_over_limit(rule, job, state)) do
-          findings[#findings + 1] = finding
-        end
-      else
+      if rule.over_limit then
+        apply_if_over_limit(rule, job, state)
+      elseif lib.scopes.applies(rule, job) and lib.scopes.in_force(rule, job) then
         apply(rule, job, state)
       end
     end)
     if not fine then
       findings[#findings + 1] = { rule = rule, key = "set", error = tostring(reason) }
     end
+  end
+  for _, made in ipairs(slurm_gpu_changed and not job.quiet and job.changes or {}) do -- set outside slurmctld only
+    slurm_gpu_changed(made.rule.id, made.rule.mode, made.option, made.was or "")
   end
   return findings
 end

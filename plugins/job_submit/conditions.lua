@@ -56,7 +56,7 @@ end
 local function hold(jobs, most, least, job, gpus, at_any_size)
   if jobs.array ~= nil and jobs.array ~= job.is_array then
     return false
-  elseif jobs.names and not lib.wildcards.match(jobs.names, job.name) then
+  elseif jobs.names and not lib.wildcards.match(jobs.names, job.name:sub(1, lib.wildcards.LONGEST)) then
     return false
   elseif jobs.gpu_types and not (most.mgpu > 0 and may_have(jobs.gpu_types, gpus, job.partition)) then
     return false

@@ -226,6 +226,9 @@ function decide.run(job, state)
   local growth = growth_of(job)
   if #refusals > 0 or failed then
     local lines = {}
+    if #refusals == 0 then
+      wrap(lines, "Refused: a rule of the policy could not be checked (on_error: deny).", "")
+    end
     for index, finding in ipairs(refusals) do
       explain_finding(lines, finding, job, refusals[index - 1])
     end
@@ -235,8 +238,6 @@ function decide.run(job, state)
     end
     if #refusals > 0 then
       lib.advice(lines, job, state, refusals)
-    else
-      wrap(lines, "Refused: a rule of the policy could not be checked (on_error: deny).", "")
     end
     contact_line(lines)
     say(table.concat(lines, "\n"))

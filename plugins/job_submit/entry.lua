@@ -1,4 +1,4 @@
--- requires: again, chain, clock, decide, het, job, state
+-- requires: again, chain, clock, decide, het, job, queue, state
 -- Defines the two functions that Slurm calls. Both functions catch every error and apply the policy's on_error. If the
 -- script raised an error, Slurm 25.11 and earlier would accept the job, and Slurm 26.05 and later would refuse it.
 local policy, lib = ...
@@ -97,6 +97,7 @@ end
 local refresh = lib.state.refresh
 
 function slurm_job_submit(job_desc, part_list, submit_uid)
+  pcall(lib.queue.note_partitions, part_list)
   local now, up = os.time(), lib.clock.uptime()
   local fine, reason = pcall(refresh, state, now, up)
   local queue_error = not fine and tostring(reason) or nil
@@ -109,6 +110,7 @@ function slurm_job_submit(job_desc, part_list, submit_uid)
 end
 
 function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
+  pcall(lib.queue.note_partitions, part_list)
   local now, up = os.time(), lib.clock.uptime()
   local fine, reason = pcall(refresh, state, now, up)
   pcall(function()

@@ -14,7 +14,7 @@ end
 
 -- Returns the time limit, in seconds, of a job without --time, and the partition that sets it. The longest default
 -- counts, since the job may start in any of its partitions.
-local function default_walltime(parts, names)
+function job_module.default_walltime(parts, names)
   local longest, from
   for name in string.gmatch(names, "[^,]+") do
     local part = parts[name]
@@ -267,10 +267,10 @@ function job_module.run(job, state)
   if minutes then
     job.walltime_s, job.walltime_from = minutes * 60, nil
   else
-    job.walltime_s, job.walltime_from = default_walltime(parts, job.partition)
+    job.walltime_s, job.walltime_from = job_module.default_walltime(parts, job.partition)
   end
   if job.past and job.past.walltime_s == nil then
-    job.past.walltime_s = default_walltime(parts, job.past.partition) -- the default differs between partitions
+    job.past.walltime_s = job_module.default_walltime(parts, job.past.partition) -- the default differs between partitions
   end
 end
 

@@ -9,7 +9,7 @@
 -- list, each limit that applies to the job is appended to it: {rule, sum (the measure) or hours (the limit), bound,
 -- requested}. May write max_nodes.
 --
--- Rules with `over_limit` do not refuse new jobs: changes.lua calls limits.exceeded for them. They refuse updates.
+-- A rule with `over_limit` in mode `fit` refuses jobs that changes.lua could not change, and updates.
 local policy, lib = ...
 local amounts = lib.amounts
 local limits = {}
@@ -104,7 +104,7 @@ local function check(rule, limit, steps, job, state, room)
   end
   bound = bound + carried
   local left = bound - used
-  if rule.mode == "enforce" or job.within_limits then
+  if rule.mode == "enforce" or rule.mode == "fit" then
     lower(room, limit.key, left)
   end
   local fits = requested == 0 or requested <= left
@@ -124,7 +124,7 @@ local function check(rule, limit, steps, job, state, room)
     used = (limit.sum or limit.hours) and is_known and limit.text(used) or nil,
     limit = limit_text(limit, value, bound, carried, unknown),
     requested = limit.shown and limit.shown(requested, job.size) or limit.text(requested),
-    mode = rule.mode == "fit" and job.record and "enforce" or rule.mode, -- updates are refused, not changed
+    mode = rule.mode == "fit" and "enforce" or rule.mode,
     remark = earlier > 0 and "Earlier components of this het job count too: " .. limit.text(earlier) .. "." or nil,
   }
   if reports then
@@ -325,20 +325,30 @@ local function evaluate(findings, rule, key, ...)
   return fine and left or nil
 end
 
--- Returns the findings of a rule with `over_limit` for a new job; lowers `room` if the job must be within its limits.
-function limits.exceeded(rule, job, state, room)
+-- Returns a limit of a rule that a new job exceeds, as a finding, without any side effect; nil if there is none.
+function limits.exceeded(rule, job, state)
+  local checks, het_sums, quiet = job.checks, job.het_sums, job.quiet
+  job.checks, job.quiet = nil, true
+  job.het_sums = job.het and setmetatable({}, { __index = het_sums or job.het.sums })
   local findings, value_of = {}, values_of(rule, job)
   for _, limit in ipairs(limits_by_rule[rule]) do
     local value = value_of(limit.key)
     if value then
-      evaluate(findings, rule, limit.key, check, rule, limit, value, job, state, room)
+      evaluate(findings, rule, limit.key, check, rule, limit, value, job, state, {})
     end
   end
-  return findings
+  job.checks, job.het_sums, job.quiet = checks, het_sums, quiet
+  for _, finding in ipairs(findings) do
+    if not finding.error then
+      return finding
+    end
+  end
+  return nil
 end
 
 function limits.run(job, state)
-  local findings, room = {}, job.over_limit_room or {}
+  local findings, room = {}, {}
+  local over_limit = job.over_limit or NO_OPTIONS -- see changes.lua
   local least_left
   local bound_by_rules = false
   local bounds, possible, all = {}, nil, nil
@@ -346,7 +356,8 @@ function limits.run(job, state)
     possible, all = lib.mostnodes.possible(job)
   end
   local function compare(rule, ...)
-    local left = evaluate(findings, rule, ...)
+    local is_listed = over_limit[rule] == true
+    local left = evaluate(is_listed and {} or findings, rule, ...)
     if left and (least_left == nil or left < least_left) then
       least_left, job.nearest_rule = left, rule.id
     end
@@ -359,12 +370,8 @@ function limits.run(job, state)
       for _, limit in ipairs(limits_by_rule[rule]) do
         local value = value_of(limit.key)
         if value then
-          if job.record or not rule.over_limit then
-            local fits = limit.is_minimum and check_minimum or check
-            compare(rule, limit.key, fits, rule, limit, value, job, state, room)
-          elseif job.het and limit.adds and not rule.hard then
-            lib.het.count(job, rule, limit, limit.of(job.size, job))
-          end
+          local fits = limit.is_minimum and check_minimum or check
+          compare(rule, limit.key, fits, rule, limit, value, job, state, room)
           if possible and bound_by_rule[rule][limit] then
             bounds[#bounds + 1] = limit
             bounds[#bounds + 1] = lib.measures.reached(value, job.size) or math.huge
@@ -388,6 +395,12 @@ function limits.run(job, state)
       if possible then
         lib.conditions.bound(rule.jobs, job, bounds)
       end
+    end
+  end
+  for index, finding in ipairs(findings) do
+    local following = findings[index + 1]
+    if type(over_limit[finding.rule]) == "string" and not (following and following.rule == finding.rule) then
+      finding.remark = over_limit[finding.rule] .. "."
     end
   end
   if bound_by_rules then

@@ -11,9 +11,9 @@ local SPREAD_JOB = 256 -- in bitflags
 local KEYS =
   { nodes = true, gpus = true, gpus_total = true, gpus_pending = true, gpu_hours = true, billing_hours = true }
 
--- Returns whether the key of a limit is in KEYS and its rule is enforced.
+-- Returns whether the key of a limit is in KEYS and its rule refuses or changes jobs over it.
 function mostnodes.is_bound(rule, limit)
-  return rule.mode == "enforce" and KEYS[limit.key:match("^[^:]+")] or false
+  return (rule.mode == "enforce" or rule.mode == "fit") and KEYS[limit.key:match("^[^:]+")] or false
 end
 
 -- Returns two numbers: the most nodes that Slurm may use for the tasks of a job, and for its tasks and GPUs. Returns

@@ -1,4 +1,4 @@
--- requires: amounts, least, ledger, noted, scopes, size, sums, update
+-- requires: amounts, job, least, ledger, noted, scopes, size, sums, update
 -- Computes sums over slurm.jobs, which is read if no snapshot is valid or if a rule sums over some jobs of a group.
 --
 -- The table contains raw pointers to job records, which are valid only in the call for which Slurm built it. The table
@@ -12,6 +12,26 @@ local TOKEN = "slurm%-gpu/1 t=(%w+)"
 -- The description that all ended jobs share.
 local ENDED = { base = -1 }
 
+-- The default and maximum time limits of partitions that users could use, by name. Their records of pending jobs without
+-- --time have no time limit.
+local times = {}
+
+-- Stores the time limits of the partitions of a submission.
+function queue.note_partitions(parts)
+  for name, part in pairs(lib.scopes.selects and parts or {}) do
+    times[name] = { default_time = part.default_time, max_time = part.max_time }
+  end
+end
+
+-- Returns the types of the allocated GPUs, as in a request; nil if they are unknown.
+local function allocated(record)
+  local items = {}
+  for kind, count in string.gmatch(record.tres_fmt_alloc_str or "", "gres/gpu:([^=,]+)=(%d+)") do
+    items[#items + 1] = "gres:gpu:" .. kind .. ":" .. count
+  end
+  return #items > 0 and table.concat(items, ",") or nil
+end
+
 -- Returns the selection of a job record, see scopes.selection.
 local function selection_of(record, base, is_array, was)
   if not lib.scopes.selects then
@@ -20,6 +40,9 @@ local function selection_of(record, base, is_array, was)
   local job = { record = record, tasks = 1, is_array = is_array, was = was }
   job.was_least = lib.least.of_record(record, base ~= 0, lib.noted.has_whole_nodes(record))
   job.past = lib.update.past(job)
+  local types = base ~= 0 and allocated(record)
+  job.past.gpus = types and { per_job = types } or job.past.gpus
+  job.past.walltime_s = job.past.walltime_s or lib.job.default_walltime(times, job.past.partition)
   return lib.scopes.selection(job, true)
 end
 

@@ -232,6 +232,7 @@ function size.of_record(record, running, whole_nodes)
     request[key] = value
   end
   local found = size.of_request(request, partitions)
+  found.nodes = tonumber(given:match("node=(%d+)")) or found.nodes
   local form = found.form
   if allocated or form == nil or form == "per_task" or form == "per_socket" then
     local total = allocated or amounts.total_mgpu(printed)

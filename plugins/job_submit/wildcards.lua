@@ -2,7 +2,7 @@
 local wildcards = {}
 
 -- Maximum length of names that are compared with wildcards, because a user can submit a name of any length.
-local LONGEST = 255
+wildcards.LONGEST = 255
 
 local function pattern_of(name)
   local escaped = name:gsub("[^%w*?]", "%%%0"):gsub("%*", ".*"):gsub("%?", "[^\128-\191][\128-\191]*")
@@ -33,7 +33,7 @@ function wildcards.match(names, name)
     return true
   end
   local found = patterns[names]
-  for index = 1, found and #name <= LONGEST and #found or 0 do
+  for index = 1, found and #name <= wildcards.LONGEST and #found or 0 do
     if name:find(found[index]) then
       return true
     end

@@ -155,6 +155,7 @@ def test_without_a_valid_snapshot_the_queue_is_counted(quota: Command, snapshot:
         "left": 2.0,
         "carried_over": None,
         "mode": "enforce",
+        "over_limit": None,
         "why": "Others.",
         "until_s": None,
     }

@@ -10,10 +10,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from .findings import HOUR_LIMITS, Judgement, Known
+from .findings import HOUR_LIMITS, Finding, Judgement, Known
 from .matching import binds, in_force
 from .model import PolicyModel, Request, RuleModel
-from .modelled_bundles import fitted, of_bundles
+from .modelled_bundles import admitted, of_bundles
 from .modelled_changes import changed_by_rules
 from .modelled_limits import (
     NO_AMOUNTS,
@@ -25,17 +25,6 @@ from .modelled_limits import (
     of_steps,
     worsens,
 )
-
-
-def admitted(policy: PolicyModel, job: Request, *, names_qos: bool = True) -> Request:
-    """Return a job, after changes by rules, as the policy admits it: fitted, and in the assigned QOS."""
-    job = fitted(policy.bundles, job)
-    if names_qos or not policy.owners or job.mgpu == 0:
-        return job
-    own = next((owner for owner in policy.owners if owner.account == job.account), None)
-    if own is not None and job.mgpu <= own.mgpu:
-        return replace(job, qos=own.qos)
-    return job if job.mgpu <= policy.unowned_mgpu else replace(job, qos="sg-loans")
 
 
 def judge(
@@ -50,7 +39,7 @@ def judge(
     moment = policy.local(known.now_s)
     asked = changed_by_rules(policy, job, known.now_s, known, earlier, terse=not names_qos)
     job = admitted(policy, asked.job, names_qos=names_qos or "qos" in asked.given)
-    rules = [rule for rule in policy.rules if rule.changes is None and not rule.over_limit]
+    rules = [rule for rule in policy.rules if rule.changes is None and rule.id not in asked.listed]
     return Judgement(
         (
             *asked.findings,
@@ -62,7 +51,7 @@ def judge(
                 for option, need in rule.options.items()
             ),
             *(
-                finding
+                _refusing(finding)
                 for rule in rules
                 if binds(rule, job, moment) and in_force(policy, rule, job, known.now_s)
                 for finding in of_rule(rule, job, known, moment, earlier)
@@ -70,6 +59,11 @@ def judge(
             *of_shards(job),
         )
     )
+
+
+def _refusing(finding: Finding) -> Finding:
+    """Return a finding of a rule that could not change the job: in mode fit, the rule refuses it."""
+    return replace(finding, mode="enforce") if finding.mode == "fit" else finding
 
 
 def _in_update(before: Request, after: Request) -> Request:
@@ -138,7 +132,7 @@ def judge_change(policy: PolicyModel, before: Request, after: Request, known: Kn
         return not starts and in_force(policy, rule, earlier, known.now_s)
 
     found = [
-        replace(finding, mode="enforce") if finding.mode == "fit" else finding
+        _refusing(finding)
         for rule in policy.rules
         if rule.changes is None
         if binds(rule, after, moment) and in_force(policy, rule, later, known.now_s)

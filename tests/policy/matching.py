@@ -26,9 +26,11 @@ def binds(rule: RuleModel, job: Request, moment: dt.datetime) -> bool:
 
 
 def _is_over_limit(rule: RuleModel, job: Request) -> bool:
-    """Return whether a job has the options that the rule gives to jobs over its limits."""
-    given = rule.over_limit.items()
-    return bool(given) and all(getattr(job, option) == value for option, value in given)
+    """Return whether a job has the options that the rule, or one after it, gives to jobs over a limit."""
+    return any(
+        options and all(getattr(job, option) == value for option, value in options.items())
+        for options in (rule.over_limit, *rule.moved_on)
+    )
 
 
 def _tier_of(rule: RuleModel, job: Request, moment: dt.datetime) -> int | None:

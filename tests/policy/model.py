@@ -452,18 +452,21 @@ class JobsModel:
     names: frozenset[str] | None = None
     """Names, which may have wildcards."""
 
-    def holds(self, job: Request, *, at_any_size: bool = False) -> bool:
-        """Return whether a job may meet all conditions; with `at_any_size`, ignore the minimums."""
+    def holds(self, job: Request, *, at_any_size: bool = False, has_started: bool = False) -> bool:
+        """Return whether a job may meet all conditions, or a running job meets them.
+
+        With `at_any_size`, ignore the minimums.
+        """
+        kind = job.given_type or job.named_type if has_started else None
+        types = {kind} if kind else job.possible_types
         most, least = (
             {"gpus": one.mgpu, "nodes": one.counted_nodes, "walltime": one.walltime_s}
-            for one in (job, job.on_fewest_nodes)
+            for one in (job, job if has_started else job.on_fewest_nodes)
         )
         return (
             (self.array is None or self.array == (job.array_tasks is not None))
             and (self.names is None or any(fnmatchcase(job.name, name) for name in self.names))
-            and (
-                self.gpu_types is None or (job.mgpu > 0 and not self.gpu_types.isdisjoint(job.possible_types))
-            )
+            and (self.gpu_types is None or (job.mgpu > 0 and not self.gpu_types.isdisjoint(types)))
             and (at_any_size or all(most[key] >= value for key, value in self.at_least.items()))
             and all(least[key] <= value for key, value in self.at_most.items())
         )
@@ -508,6 +511,8 @@ class RuleModel:
     """None unless the rule changes jobs; such a rule limits only the walltime."""
     over_limit: Mapping[str, str] = field(default_factory=dict)
     """Options of jobs over the limits: such jobs are neither refused nor counted."""
+    moved_on: tuple[Mapping[str, str], ...] = ()
+    """Options that other rules may then give to these jobs, which are not counted either."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Options that jobs must name (required) or must not name (forbidden)."""
     exceptions: Mapping[int, ExceptionModel] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from .findings import Finding, Outcome
-from .model import PARTITIONS, BundleModel, Request
+from .model import PARTITIONS, BundleModel, PolicyModel, Request
 from .modelled_limits import compare
 
 
@@ -55,6 +55,17 @@ def fitted(bundles: Sequence[BundleModel], job: Request) -> Request:
         elif not by_gpu and mib >= job.counted_nodes:
             full = replace(full, mib_per_node=math.floor(mib / job.counted_nodes))
     return full
+
+
+def admitted(policy: PolicyModel, job: Request, *, names_qos: bool = True) -> Request:
+    """Return a job, after changes by rules, as the policy admits it: fitted, and in the assigned QOS."""
+    job = fitted(policy.bundles, job)
+    if names_qos or not policy.owners or job.mgpu == 0:
+        return job
+    own = next((owner for owner in policy.owners if owner.account == job.account), None)
+    if own is not None and job.mgpu <= own.mgpu:
+        return replace(job, qos=own.qos)
+    return job if job.mgpu <= policy.unowned_mgpu else replace(job, qos="sg-loans")
 
 
 def of_bundles(bundles: Sequence[BundleModel], job: Request) -> Iterator[Finding]:

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from .findings import Finding, Known, Outcome
 from .matching import binds, in_force
 from .model import PARTITIONS, ChangesModel, PolicyModel, Request, RuleModel
-from .modelled_bundles import fitted
+from .modelled_bundles import admitted, fitted
 from .modelled_limits import NO_AMOUNTS, limits_of, of_rule, of_steps
 
 _NO_CHANGES = ChangesModel()
 
 
 # In the order of changes.
-CHANGEABLE = ("partition", "qos", "constraint", "exclusive", "nodes", "walltime")
+CHANGEABLE = ("qos", "partition", "constraint", "exclusive", "nodes", "walltime")
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,8 @@ class Changed:
     job: Request
     given: frozenset[str] = frozenset()
     findings: tuple[Finding, ...] = ()
+    listed: frozenset[str] = frozenset()
+    """Rules in other modes than fit whose options for jobs over a limit the job could have."""
 
     def names(self, option: str, need: str, *, terse: bool) -> bool | None:
         return True if option in self.given else self.job.names(option, need, terse=terse)
@@ -47,14 +49,17 @@ def changed_by_rules(
     moment, found = policy.local(now_s), Changed(job)
     for rule in policy.rules:
         full = fitted(policy.bundles, found.job)
-        changes = rule.changes or _NO_CHANGES
-        if not (rule.changes or rule.over_limit):
+        if rule.over_limit:  # lending assigns a QOS first
+            full = admitted(policy, found.job, names_qos=not terse or "qos" in found.given)
+        elif rule.changes is None:
             continue
+        changes = rule.changes or _NO_CHANGES
         if not binds(rule, full, moment) or not in_force(policy, rule, full, now_s):
             continue
         if rule.over_limit:
-            outcomes = () if known is None else tuple(of_rule(rule, full, known, moment, earlier))
-            found = _changed_over_limit(found, rule, outcomes)
+            outcomes = () if known is None else of_rule(rule, full, known, moment, earlier)
+            if any(one.outcome is Outcome.OVER for one in outcomes):
+                found = _changed_over_limit(found, rule, full.qos)
             continue
         for option in CHANGEABLE:
             if option in changes.always and not _has(found.job, option, changes.always[option]):
@@ -74,21 +79,18 @@ def changed_by_rules(
     return found
 
 
-def _changed_over_limit(before: Changed, rule: RuleModel, outcomes: Iterable[Finding]) -> Changed:
-    """Return the job with the options for jobs over a limit, given its outcomes for the rule's limits."""
-    unknown = tuple(one for one in outcomes if one.outcome is Outcome.UNKNOWN)
-    over = tuple(one for one in outcomes if one.outcome is Outcome.OVER)
-    found = replace(before, findings=(*before.findings, *unknown))
-    for option in CHANGEABLE if over else ():
+def _changed_over_limit(before: Changed, rule: RuleModel, qos: str) -> Changed:
+    """Return the job, now in this QOS, with the options for jobs over a limit if it can have them all."""
+    found = before
+    for option in CHANGEABLE:
         value = rule.over_limit.get(option)
-        if value is None or _has(found.job, option, value):
+        if value is None or (value == qos if option == "qos" else _has(found.job, option, value)):
             continue
         after = _with_change(found, rule, option, value)
-        if after is found:  # the job cannot have the option
-            mode = "enforce" if rule.mode == "fit" else rule.mode
-            return replace(found, findings=(*found.findings, *(replace(one, mode=mode) for one in over)))
+        if after is found:
+            return before
         found = after
-    return found
+    return found if rule.mode == "fit" else replace(found, listed=before.listed | {rule.id})
 
 
 def _longest_s(partitions: Iterable[str]) -> float:
@@ -169,7 +171,7 @@ def _with_change(before: Changed, rule: RuleModel, option: str, value: str | int
         return replace(before, findings=findings)
     after = replace(job, **own)  # type: ignore[arg-type]
     given = before.given | {"time" if option == "walltime" else option}
-    return Changed(after, given, findings)
+    return replace(before, job=after, given=given, findings=findings)
 
 
 def _agrees(job: Request) -> bool:

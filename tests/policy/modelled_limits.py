@@ -42,12 +42,14 @@ def of_rule(
 ) -> Iterator[Finding]:
     owner = owner_of(rule, job)
 
+    pending = set(map(id, known.pending))
+
     def counted_among(jobs: Sequence[Request]) -> list[Request]:
         return [
             one
             for one in jobs
             if owner_of(rule, one) == owner and binds(rule, one, moment)
-            if rule.jobs is None or rule.jobs.holds(one)
+            if rule.jobs is None or rule.jobs.holds(one, has_started=id(one) not in pending)
         ]
 
     counted = counted_among(known.jobs)

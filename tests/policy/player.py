@@ -14,9 +14,10 @@ from slurm_gpu.policy.lua.script import PolicyScript, ScriptDecision
 
 from .compile import compiled, lending
 from .findings import Hours, Judgement, Known, Outcome
-from .judgement import accepts_blind, admitted, amounts_of_component, capped, judge, judge_change
+from .judgement import accepts_blind, amounts_of_component, capped, judge, judge_change
 from .model import PARTITIONS as MODEL_PARTITIONS
 from .model import Request
+from .modelled_bundles import admitted
 from .modelled_changes import changed_by_rules
 from .policystrategies import CONSTRUCTS, PERIOD_LIMITS
 from .render import PARTITIONS, SUMS, changes, description, record, snapshot
@@ -225,6 +226,8 @@ class Player:
         after = changed(job.request, action.fields)
         if "," in job.request.qos and after.qos != job.request.qos:
             return False  # the comment still names all former QOS, so the job may count in them
+        if None in after.needed_nodes and None not in job.request.needed_nodes:
+            return False  # no node suits the job, so Slurm would refuse the update itself
         desc = changes(job.request, after, self.scenario.mark)
         by = {"owner": job.request.uid, "root": 0, "SlurmUser": _SLURM_USER, "stranger": 1009}[action.by]
         verdict = self.script.modify(desc, job.row, PARTITIONS, by)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 
 from hypothesis import strategies as st
 
@@ -416,6 +417,28 @@ LIMITS_TO_MEET = (
 _HOURS_OF_RUNS = whens(st.just(True))
 
 
+def _moved_on(rule: RuleModel, rules: Sequence[RuleModel]) -> tuple[Mapping[str, str], ...]:
+    """Return the options of the rules that may move jobs on after `rule` has moved them."""
+    reached = [rule] if rule.over_limit else []
+    for one in reached:
+        reached += [
+            other
+            for other in rules
+            if other.over_limit and other not in reached and _requires(other, one.over_limit)
+        ]
+    return tuple(one.over_limit for one in reached[1:])
+
+
+def _requires(group: RuleModel | GroupModel, options: Mapping[str, str]) -> bool:
+    """Return whether a group names the QOS or the partition, itself or in a group that it requires."""
+    qos, partition = options.get("qos"), options.get("partition")
+    return (
+        any(qos is not None and fnmatchcase(qos, name) for name in group.qos or ())
+        or any(partition is not None and fnmatchcase(partition, name) for name in group.partitions or ())
+        or any(_requires(other, options) for other in group.all_of)
+    )
+
+
 @st.composite
 def policies(draw: st.DrawFn, meets: str) -> PolicyModel:
     """Draw rules, a time zone, sometimes bundles or owners, and always a limit of kind `meets`."""
@@ -431,7 +454,15 @@ def policies(draw: st.DrawFn, meets: str) -> PolicyModel:
             *rules,
         ]
     elif meets in CHANGES:
-        met = replace(draw(_changing("rule-met", [meets])), jobs=None)
+        drawn = draw(_changing("rule-met", [meets]))
+        met = RuleModel(
+            "rule-met",
+            "job",
+            drawn.mode,
+            limits=drawn.limits,
+            changes=drawn.changes,
+            exceptions=drawn.exceptions,
+        )
         rules = [met, *rules]
     elif meets == "sums over some jobs":
         per = draw(some_of("user", "account", "group"))
@@ -451,4 +482,5 @@ def policies(draw: st.DrawFn, meets: str) -> PolicyModel:
         rules = [RuleModel("rule-met", per, draw(MODES), limits=limits, carry_over=carry_over), *rules]
     owners = draw(OWNERS) if draw(whole(0, 2)) == 0 else []
     unowned_mgpu = 1000 * draw(whole(0, 6))
+    rules = [replace(rule, moved_on=_moved_on(rule, rules)) for rule in rules]
     return PolicyModel(tuple(rules), tuple(bundles), draw(ZONES), tuple(owners), unowned_mgpu)

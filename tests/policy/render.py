@@ -230,7 +230,7 @@ def _group_names(rule: RuleModel) -> list[str]:
         return [f"group-{rule.id}"]
     starts = {rule.from_day, *(tier.from_day for tier in rule.tiers)}
     starts |= {tier.until + dt.timedelta(days=1) for tier in rule.tiers if tier.until is not None}
-    names = (rule.id, *(f"{rule.id} from {day}" for day in starts if day is not None))
+    names = (f"rule {rule.id}", *(f"rule {rule.id} from {day}" for day in starts if day is not None))
     return [quote(name, safe="") for name in names]
 
 

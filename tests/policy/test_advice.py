@@ -80,8 +80,10 @@ def test_every_advised_command_is_accepted(
     options = advice(refusal)
     if options is not None:
         opening = " ".join(line for line in refusal.messages if "ry without --" in line)
-        left = [option for option in kept if option.partition("=")[0] not in opening]
-        verdict = ask(*words, *left, *shlex.split(options))
+        own, left = (
+            [option for option in given if option.partition("=")[0] not in opening] for given in (words, kept)
+        )
+        verdict = ask(*own, *left, *shlex.split(options))
         assert verdict.accepted, (words, options, verdict.messages)
         if any("3" in option for option in left):
             counts = re.findall(r"--(?:nodes|ntasks)=(\d+)", options)

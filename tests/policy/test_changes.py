@@ -64,7 +64,7 @@ def test_a_rule_sets_options_and_reports_them_in_one_line(lua: str) -> None:
     rule = "mode: fit, set: {partition: debug, qos: short, exclusive: true, nodes: 2}"
     verdict = submit(rule, job=Request(1001, "vision"), lua=lua)
     assert verdict.messages == (
-        "Rule r0 sets --partition=debug (was gpu) --qos=short (was normal) --exclusive",
+        "Rule r0 sets --qos=short (was normal) --partition=debug (was gpu) --exclusive",
         "  --nodes=2: So.",
     )
     fields = ("partition", "qos", "shared", "min_nodes", "max_nodes", "min_cpus")
@@ -126,9 +126,9 @@ def test_a_partition_or_qos_that_is_closed_to_the_user_is_not_set() -> None:
     verdict = submit("mode: fit, set: {partition: secret, qos: short}", assoc_qos="normal,long")
     assert names(verdict, "partition", "qos") == ["gpu", "normal"]
     reasons = [
+        "--qos for uid 1001: the user may not use it",
         "--partition for uid 1001: it does not exist, is closed to the job, or its MaxTime is less than the "
         "job's time limit",
-        "--qos for uid 1001: the user may not use it",
     ]
     assert refusals(verdict) == [f"slurm-gpu: rule r0 does not set {reason}" for reason in reasons]
 
@@ -218,10 +218,10 @@ def test_changes_are_logged_and_counted(tmp_path: Path) -> None:
     line = DecisionLine.read(written)
     assert line is not None
     assert (line.fields["partition"], line.fields["qos"]) == ("debug", "short")
-    assert line.fields["rules"] == "r0:set:partition:fit,r0:set:qos:fit"
+    assert line.fields["rules"] == "r0:set:qos:fit,r0:set:partition:fit"
     assert list(map(str, Change.read_all(line.fields["changes"]))) == [
-        "rule r0 set --partition=debug",
         "rule r0 set --qos=short",
+        "rule r0 set --partition=debug",
     ]
     counts = DecisionCounts()
     counts.add(written.rstrip("\n"))

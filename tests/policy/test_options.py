@@ -290,6 +290,7 @@ def test_quota_lists_options() -> None:
         "left": None,
         "carried_over": None,
         "mode": "enforce",
+        "over_limit": None,
         "why": "w",
         "until_s": None,
     }

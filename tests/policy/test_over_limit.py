@@ -10,12 +10,14 @@ import pytest
 from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.policy.dead_parts import idle_parts
 from slurm_gpu.policy.language.check import check_policy
+from slurm_gpu.policy.language.tiers import written_groups
 from slurm_gpu.policy.lua.script import ScriptDecision
 from slurm_gpu.policy.pages.page import make_page
 from slurm_gpu.policy.pages.policy_json import to_json
 
 from .checking import check, mistakes
-from .model import Request, RuleModel
+from .compile import lending
+from .model import OwnerModel, PolicyModel, Request, RuleModel
 from .render import PARTITIONS, changes, description, record
 from .test_budgets import EIGHT_HOURS, site_of, write
 from .test_snapshot import Site
@@ -142,6 +144,96 @@ def test_another_partition_can_take_the_jobs(tmp_path: Path) -> None:
     )
 
 
+def test_a_job_that_a_later_rule_moves_into_the_group_is_judged_at_the_end(tmp_path: Path) -> None:
+    one = replace(SHARE, limits={"gpus_total": 1000})
+    low = replace(one, id="low", qos=frozenset(LOW.values()), over_limit={"qos": "sg-vision"})
+    site = Site(tmp_path, rules=[low, one])
+    site.write_snapshot()
+    verdicts = [submit(site, ONE_GPU) for _ in range(3)]
+    assert [verdict.accepted for verdict in verdicts] == [True, True, False]
+    assert verdicts[2].messages[0] == "Refused by rule low: Reason of low."
+
+
+def test_jobs_that_move_on_along_a_chain_do_not_count(tmp_path: Path) -> None:
+    text = """
+version: 1
+groups: {labs: {accounts: [vision]}, standby: {qos: [standby]}}
+rules:
+  - {id: a, for: labs, per: account, why: M., mode: fit, limits: {gpus_total: 2}, over_limit: {qos: standby}}
+  - {id: b, for: standby, per: user, why: S., mode: fit, limits: {gpus_total: 1}, over_limit: {qos: last}}
+"""
+    policy = check(text)
+    excluded = {rule.id: policy.groups[rule.group].none_of for rule in policy.rules}
+    assert excluded == {"a": ("a (over limit)", "b (over limit)"), "b": ("b (over limit)",)}
+    circle = text.replace("{accounts: [vision]}", "{qos: [last]}")
+    assert [one.rpartition(": ")[2] for one in mistakes(circle)] == [
+        "rules a, b would move jobs in a circle; give the last one other options",
+        "rules b, a would move jobs in a circle; give the last one other options",
+    ]
+
+
+def test_a_rule_with_the_name_of_a_group_leaves_the_group_as_it_is() -> None:
+    text = HEAD + RULE.replace("id: r", "id: staff")
+    policy = check(text)
+    assert policy.groups["staff"].accounts == ("staff",)
+    assert [*written_groups(policy)] == ["all", "low", "staff"]
+
+
+def test_the_qos_that_lending_assigns_counts(tmp_path: Path) -> None:
+    own = replace(SHARE, qos=frozenset({"sg-vision"}), over_limit={"qos": "sg-loans"})
+    site = Site(tmp_path, rules=[own])
+    owners = lending(PolicyModel(owners=(OwnerModel("vision", 8000, "sg-vision"),)))
+    site.load(lending=owners)
+    site.write_snapshot()
+    jobs = [description(ONE_GPU, terse=True) for _ in range(3)]
+    given = [site.script.submit(job, PARTITIONS).desc["qos"] for job in jobs]
+    assert given == ["sg-vision", "sg-vision", "sg-loans"]
+
+
+def test_the_number_of_nodes_is_restricted_as_by_an_enforced_rule(tmp_path: Path) -> None:
+    site = Site(tmp_path, rules=[replace(SHARE, limits={"gpus_total": 8000})])
+    site.write_snapshot()
+    wide = Request(1001, "vision", per_node=2, n_tasks=64)
+    assert submit(site, wide).desc["max_nodes"] == 2
+
+
+def test_a_partition_may_be_open_only_to_the_qos(tmp_path: Path) -> None:
+    site = Site(tmp_path, rules=[replace(SHARE, over_limit={"partition": "long", "qos": "sg-long"})])
+    site.write_snapshot(ONE_GPU, ONE_GPU)
+    parts = [{**PARTITIONS[0], "allow_qos": "normal"}, {**PARTITIONS[1], "allow_qos": "sg-long"}]
+    verdict = site.script.submit(description(replace(ONE_GPU, minutes=30)), parts)
+    assert (verdict.desc["qos"], verdict.desc["partition"]) == ("sg-long", "long")
+
+
+def test_options_are_set_all_or_none(tmp_path: Path) -> None:
+    site = Site(tmp_path, rules=[replace(SHARE, over_limit={"partition": "long", "qos": "sg-long"})])
+    site.write_snapshot(ONE_GPU, ONE_GPU)
+    refused = submit(site, replace(ONE_GPU, minutes=120))
+    assert refused.changes == ()
+    assert not any("Before this check" in line for line in refused.messages)
+    assert "Jobs over the limit get --partition=long, but it does not exist" in " ".join(refused.messages)
+
+
+def test_a_refusal_says_what_to_do_when_other_jobs_have_ended(tmp_path: Path) -> None:
+    site = Site(tmp_path, rules=[replace(SHARE, limits={"gpus_total": 4000})])
+    site.write_snapshot(replace(ONE_GPU, per_job=4))
+    refused = submit(site, replace(ONE_GPU, per_job=6), assoc_qos="normal")
+    assert refused.messages[-2:] == (
+        "  No smaller request fits now. When other jobs have ended, try: sbatch --gpus=4 ...",
+        "  Questions: gpu-help",
+    )
+
+
+def test_a_job_over_a_known_limit_moves_although_another_one_is_unknown(tmp_path: Path) -> None:
+    site = Site(
+        tmp_path, rules=[replace(BUDGET, limits={"jobs_total": 0, "gpu_hours:week": 10})], on_error="deny"
+    )
+    site.write_snapshot()  # without hours
+    assert qos_of(site, ONE_GPU) == ["sg-long"]
+    unknown = submit(Site(tmp_path, rules=[BUDGET], on_error="deny"))
+    assert unknown.messages[0] == "Refused: a rule of the policy could not be checked (on_error: deny)."
+
+
 HEAD = "version: 1\ngroups: {all: {}, low: {qos: [low]}, staff: {accounts: [staff]}}\nrules:\n"
 RULE = (
     "  - {id: r, for: all, per: user, why: So., mode: fit, limits: {gpus_total: 4}, over_limit: {qos: low}}\n"
@@ -159,6 +251,8 @@ RULE = (
         ("{qos: low}", "{}", "over_limit of rule r is empty; allowed: partition, qos"),
         ("{qos: low}", "{walltime: 4h}", "'walltime' is not a setting of over_limit of rule r"),
         ("limits: {gpus_total: 4}, ", "", "lacks limits"),
+        ("{qos: low}", '{partition: "gpu,long"}', "partition: 'gpu,long' must be one partition"),
+        ("{qos: low}", "{qos: urgent}", "qos: only users can request the QOS of urgent jobs"),
         (
             "limits: {gpus_total: 4}",
             "tiers: [{for: staff, mode: enforce, limits: {gpus_total: 8}}, {limits: {gpus_total: 4}}]",
@@ -167,6 +261,11 @@ RULE = (
     ],
 )  # fmt: skip
 def test_mistakes_are_named(old: str, new: str, mistake: str) -> None:
+    urgent = "manages: {qos: [urgent]}\nurgent: {for: [staff], jobs_running: 1, why: So.}\n"
+    head = HEAD.replace("rules:", urgent + "rules:") if "urgent" in new else HEAD
+    if head is not HEAD:
+        assert any(mistake in one for one in mistakes(head + RULE.replace(old, new)))
+        return
     assert any(mistake in one for one in mistakes(HEAD + RULE.replace(old, new)))
 
 

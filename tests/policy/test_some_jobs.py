@@ -93,6 +93,28 @@ def test_an_update_into_the_conditions_counts(tmp_path: Path) -> None:
     assert accepted(site, TWO_HOURS) == [False]  # the updated job counts before the table shows the update
 
 
+def test_a_pending_job_without_a_time_limit_has_that_of_its_partition(tmp_path: Path) -> None:
+    site = Site(tmp_path, rules=[LONG])
+    site.script.set_jobs([record(n, TRAIN, time_limit=None) for n in range(3)])
+    assert accepted(site, TWO_HOURS) == [True]
+
+
+def test_a_running_job_has_only_the_types_of_its_gpus(tmp_path: Path) -> None:
+    v100 = RuleModel("v100", "user", jobs=JobsModel(gpu_types=frozenset({"v100"})), limits={"jobs_total": 2})
+    site, job = Site(tmp_path, rules=[v100]), replace(TRAIN, partition="gpu,long")
+    on_a100 = replace(job, given_type="a100")
+    site.script.set_jobs([record(n, on_a100, running=True) for n in range(3)])
+    assert accepted(site, job) == [True]
+    site.second += 60
+    site.script.set_jobs([record(10 + n, replace(job, given_type="v100"), running=True) for n in range(3)])
+    assert accepted(site, job) == [False]
+
+
+def test_long_names_are_compared_by_their_first_characters(tmp_path: Path) -> None:
+    site = Site(tmp_path, rules=[SESSION])
+    assert accepted(site, replace(JUPYTER, name="jupyter" + "x" * 300), JUPYTER) == [True, False]
+
+
 def test_running_tasks_of_arrays_are_arrays(tmp_path: Path) -> None:
     arrays = RuleModel("arrays", "user", jobs=JobsModel(array=True), limits={"jobs_total": 3})
     site = Site(tmp_path, rules=[arrays])

@@ -113,7 +113,7 @@ def test_admin_comment_and_explain_name_the_tier() -> None:
         script.submit(description(Request(1009, "guest", per_job=1)), PARTITIONS).desc["admin_comment"]
     )
     assert " r=share%20%28guests%29" in comment
-    assert decision_of(ExplainedJob(1, "PENDING", comment, None), None).nearest_rule == "share (guests)"
+    assert decision_of(ExplainedJob(1, "PENDING", comment, None, 1), None).nearest_rule == "share (guests)"
 
 
 EXCEPTION = """\
@@ -148,7 +148,7 @@ def test_the_days_of_an_exception_divide_the_rest_of_its_rule() -> None:
     assert len(policy.groups) == 3 + len(found)
     assert [*written_groups(policy)] == ["all", "cvpr", "old"]
     assert [rule.id for rule in whole_rules(policy)] == ["size"]
-    assert policy.groups["size from 2026-12-01"].none_of == ("cvpr", "old")
+    assert policy.groups["rule size from 2026-12-01"].none_of == ("cvpr", "old")
     assert policy.rules[0].limits.gpus is not None
     assert policy.rules[0].limits.gpus.by_type_mgpu == {"a100": 4000, "h100": 1000}
 
@@ -241,11 +241,11 @@ def test_the_page_shows_the_tiers_in_order() -> None:
 def test_json_lists_each_tier_as_a_rule() -> None:
     shown = to_json(check(TEXT))
     assert [(one["id"], one["tier_of"], one["for"]) for one in shown["rules"]] == [
-        ("share (guests)", "share", "share (guests)"),
-        ("share (paying)", "share", "share (paying)"),
-        ("share", "share", "share"),
+        ("share (guests)", "share", "rule share (guests)"),
+        ("share (paying)", "share", "rule share (paying)"),
+        ("share", "share", "rule share"),
     ]
-    assert shown["groups"]["share (paying)"] == {"in": ["paying"], "not": ["staff", "guests"]}
+    assert shown["groups"]["rule share (paying)"] == {"in": ["paying"], "not": ["staff", "guests"]}
     assert [one["group"] for one in to_json(check(EXCEPTION))["exceptions"]] == ["cvpr", "old"]
 
 

@@ -17,6 +17,7 @@ from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.cli.users import uid_and_name
 from slurm_gpu.controller.queue.lending import LendingLine, lending_of
 from slurm_gpu.controller.reporting.quota import QuotaLine, quota_of
+from slurm_gpu.policy.language.job_changes import options_text
 from slurm_gpu.slurm.submission import read_user_associations
 from slurm_gpu.text.cells import GAP, time_of_day
 from slurm_gpu.text.units import format_duration, format_mgpu
@@ -93,7 +94,7 @@ def _row(line: QuotaLine, user: str, zone: ZoneInfo) -> Sequence[str]:
 def _whose(line: QuotaLine, user: str) -> str:
     if line.rule.per == "account":
         return f"account {line.account}" if line.account is not None else "each account"
-    return user if line.rule.per == "user" else line.rule.group.name
+    return user if line.rule.per == "user" else line.rule.group.title
 
 
 def _owner_row(line: LendingLine) -> Sequence[str]:
@@ -118,7 +119,9 @@ def _notes(line: QuotaLine, zone: ZoneInfo) -> Iterator[str]:
     rule = line.rule
     if line.carried:
         yield f"{limit_amount(line.kind, line.carried)} carried over"
-    if rule.mode != "enforce":
+    if rule.over_limit is not None and rule.mode == "fit":
+        yield f"jobs over it get {options_text(rule.over_limit)}"
+    elif rule.mode != "enforce":
         yield _MODE[rule.mode]
     if rule.jobs is not None:
         yield f"jobs {rule.jobs['text']}"

@@ -7,12 +7,21 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from slurm_gpu.controller.queue.amounts import CountingFacts, amounts_of, asked_gpus, least_amounts_of
+from slurm_gpu.controller.queue.amounts import (
+    Amounts,
+    CountingFacts,
+    amounts_of,
+    asked_gpus,
+    least_amounts_of,
+)
 from slurm_gpu.policy.language.membership import is_among
 from slurm_gpu.policy.lua.installed import RuleInForce
-from slurm_gpu.slurm.queue import CountedJob
+from slurm_gpu.slurm.queue import CountedJob, JobPhase
 
 _INTERACTIVE = re.compile(r"slurm-gpu/1 t=[0-9A-Za-z]+ k=i")
+
+# The number of characters of a name that job_submit.lua compares with wildcards.
+_COMPARED = 255
 
 
 def submitted_as(job: CountedJob) -> str:
@@ -31,10 +40,10 @@ def _may_meet(conditions: Mapping[str, Any], job: CountedJob, facts: CountingFac
     names, types, array = (conditions.get(key) for key in ("names", "gpu_types", "array"))
     if array is not None and array != job.is_array:
         return False
-    if names and not is_among(job.name, tuple(names)):
+    if names and not is_among(job.name[:_COMPARED], tuple(names)):
         return False
     most, least = amounts_of(job, facts), least_amounts_of(job, facts)
-    if types and not (most.mgpu and _may_have(types, job, facts)):
+    if types and not (most.mgpu and _may_have(types, job, most, facts)):
         return False
     limit_s = math.inf if job.limit_s is None else job.limit_s
     largest = {"mgpu": most.mgpu, "nodes": most.nodes, "walltime_s": limit_s}
@@ -44,8 +53,10 @@ def _may_meet(conditions: Mapping[str, Any], job: CountedJob, facts: CountingFac
     )
 
 
-def _may_have(types: Collection[str], job: CountedJob, facts: CountingFacts) -> bool:
+def _may_have(types: Collection[str], job: CountedJob, amounts: Amounts, facts: CountingFacts) -> bool:
     """Return whether a job may have GPUs of one of these types; without a type, any in its partitions."""
+    if job.phase is JobPhase.RUNNING and amounts.mgpu_by_type:
+        return any(kind in types for kind in amounts.mgpu_by_type)
     asked = asked_gpus(job)
     if any(kind in types for kind in asked if kind is not None):
         return True

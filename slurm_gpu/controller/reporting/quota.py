@@ -10,6 +10,7 @@ from typing import Any
 from slurm_gpu.controller.queue.usage import Subject, Usage, UsageTotals
 from slurm_gpu.controller.snapshot.snapshot_file import Snapshot
 from slurm_gpu.policy.language.hour_sums import COMMITTED, sum_key
+from slurm_gpu.policy.language.job_changes import options_text
 from slurm_gpu.policy.language.limits import AT_LEAST, LIMITS, LimitKind, LimitUnit, Scope
 from slurm_gpu.policy.language.periods import BEFORE, CALENDAR, this_text
 from slurm_gpu.policy.lua.installed import GroupInForce, PolicyInForce, RuleInForce
@@ -93,7 +94,7 @@ class QuotaLine:
             amounts["limit"] = _listed(self.limit)
         return {
             "rule": self.rule.id,
-            "group": self.rule.group.name,
+            "group": self.rule.group.title,
             "per": self.rule.per,
             "account": self.account,
             "on": self.on,
@@ -102,6 +103,7 @@ class QuotaLine:
             **amounts,
             "carried_over": self.carried,
             "mode": self.rule.mode,
+            "over_limit": None if self.rule.over_limit is None else options_text(self.rule.over_limit),
             "why": self.rule.why,
             "until_s": self.until_s,
         }

@@ -136,6 +136,9 @@ def without_unknown(compiled: Mapping[str, Plain]) -> tuple[dict[str, Plain], li
         if kept.get("kind") == "interactive":
             remarks.append(f"rule {rule['id']} is left out: records do not distinguish interactive jobs")
             continue
+        if _table(kept.get("jobs")).get("names"):
+            remarks.append(f"rule {rule['id']} is left out: records do not contain names of jobs")
+            continue
         if _table(kept.get("when")).get("run"):
             remarks.append(
                 f"rule {rule['id']}: records do not contain --begin, so the replay assumes that jobs may "
@@ -360,6 +363,8 @@ def _record(job: PastJob, state: int, admin_comment: str) -> dict[str, Any]:
         "tres_fmt_alloc_str": total if state == 1 and total else None,
         "admin_comment": admin_comment,
         "submit_time": job.submit_s,
+        "time_limit": INFINITE if job.time_limit_s is None else math.ceil(job.time_limit_s / 60),
+        "array_job_id": job.array_job_id or 0,
     }
 
 

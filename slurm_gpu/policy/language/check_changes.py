@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from slurm_gpu.config.decoder import Decoder
 from slurm_gpu.config.yaml_source import Location
 from slurm_gpu.policy.language.limits import LIMITS, Scope
@@ -41,6 +43,16 @@ def check_changes(decoder: Decoder, rule: PolicyRule) -> None:
     for tier in rule.tiers or ():
         if (tier.mode or rule.mode) is Mode.FIT:
             _only_walltime(decoder, tier.location)
+
+
+def check_not_urgent(decoder: Decoder, rules: Iterable[PolicyRule], qos: str) -> None:
+    """Report rules that give jobs the QOS of urgent jobs, which only users can request."""
+    for rule in rules:
+        for key in (*CHANGES, OVER_LIMIT):
+            value = decoder.at(*rule.location, key, "qos")
+            if isinstance(value, str) and value.lower() == qos:
+                message = f"qos: only users can request the QOS of urgent jobs; write another QOS than {qos}"
+                decoder.fail_once((*rule.location, key, "qos"), message)
 
 
 def _over_limit(decoder: Decoder, rule: PolicyRule) -> None:

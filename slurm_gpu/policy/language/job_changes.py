@@ -15,7 +15,7 @@ from slurm_gpu.policy.language.value_types import (
     CONSTRAINT,
     EXCLUSIVE,
     NODES,
-    PARTITION,
+    ONE_PARTITION,
     PARTITIONS,
     QOS,
     WALLTIME,
@@ -72,7 +72,7 @@ class OverLimitOptions:
     The rule neither applies to jobs with all of these options nor counts them.
     """
 
-    partition: Annotated[str | None, PARTITION, "`--partition`."] = None
+    partition: Annotated[str | None, ONE_PARTITION, "`--partition`."] = None
     qos: Annotated[str | None, QOS, "`--qos`."] = None
 
     def table(self) -> dict[str, Plain]:

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from slurm_gpu.policy.language.amounts import GpuLimit, JobAmounts
 from slurm_gpu.policy.language.limits import LimitValue, is_empty, set_limits
+from slurm_gpu.policy.language.membership import is_among, with_required
 from slurm_gpu.policy.language.model import Dated, Group, Policy, PolicyRule
 
 Amounts = TypeVar("Amounts", bound=JobAmounts)
@@ -51,13 +52,12 @@ def expanded(policy: Policy) -> Policy:
         if is_single and rule.over_limit is None:
             rules.append(rule)
             continue
-        excluded = _over_limit_group(rule)
+        excluded = [_over_limit_group(one) for one in moving_on(rule, policy)]
+        groups |= {one.name: one for one in excluded}
         for part, group in _disjoint(rule, parts, groups):
-            if excluded is not None:
-                groups[excluded.name] = excluded
-                label = f"group {rule.group}" if is_single else group.label
-                group = replace(group, none_of=(*group.none_of, excluded.name), label=label)
-            groups[group.name] = group
+            label = f"group {rule.group}" if is_single else group.label
+            none_of = (*group.none_of, *(one.name for one in excluded))
+            groups[group.name] = replace(group, none_of=none_of, label=label)
             if not is_empty(part.rule):
                 rules.append(replace(part.rule, group=group.name, part_of=rule))
     return replace(policy, groups=groups, rules=tuple(rules))
@@ -68,10 +68,33 @@ def part_id(rule: PolicyRule, group: str | None) -> str:
     return rule.id if group is None else f"{rule.id} ({group})"
 
 
-def _over_limit_group(rule: PolicyRule) -> Group | None:
+def moving_on(rule: PolicyRule, policy: Policy) -> list[PolicyRule]:
+    """Return a rule with `over_limit:`, and the rules that may then move its jobs on; [] for other rules."""
+    found = [] if rule.over_limit is None else [rule]
+    for one in found:  # grows
+        found += [
+            other
+            for other in whole_rules(policy)
+            if other.over_limit is not None and other not in found and takes_over(other, one, policy)
+        ]
+    return found
+
+
+def takes_over(rule: PolicyRule, other: PolicyRule, policy: Policy) -> bool:
+    """Return whether a rule is for jobs with the options that another gives to jobs over its limits."""
+    group, given = policy.groups.get(rule.group), other.over_limit
+    if group is None or given is None:
+        return False
+    return any(
+        (given.qos is not None and is_among(given.qos, one.qos or ()))
+        or (given.partition is not None and is_among(given.partition, one.partitions or ()))
+        for one in with_required(group, policy.groups)
+    )
+
+
+def _over_limit_group(rule: PolicyRule) -> Group:
     """Return the jobs with the options that a rule sets for jobs over its limits."""
-    if rule.over_limit is None:
-        return None
+    assert rule.over_limit is not None
     given = {key: value for key, value in rule.over_limit.table().items() if value is not None}
     label = " and ".join(f"QOS {value}" if key == "qos" else f"{key} {value}" for key, value in given.items())
     conditions: dict[str, tuple[str, ...]] = {
@@ -157,7 +180,8 @@ def _disjoint(
             first, last = max(begin, of_rule.days[0]), min(end, of_rule.days[1])
             if first > last:
                 continue
-            name = part.rule.id if begin == found[0][1] else f"{part.rule.id} from {first}"
+            # No group in the file can have such a name.
+            name = f"rule {part.rule.id}" if begin == found[0][1] else f"rule {part.rule.id} from {first}"
             of_part = Group(
                 name,
                 all_of=tuple(one for one in (rule.group, part.group) if one),

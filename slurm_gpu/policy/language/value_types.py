@@ -257,6 +257,7 @@ GPUS_FROM = ValueType(
 _GPU_TYPE = pattern("a100", "a GPU type as in gres.conf", r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,62}")
 GPU_TYPE = replace(_GPU_TYPE, parse=lambda value: _GPU_TYPE.parse(value).lower())
 NODES = whole_number(1, 100_000, "2")
+ONE_PARTITION = pattern("debug", "one partition", r"[^\s,*?/\[\]]+")
 PARTITIONS = pattern(
     "debug or debug,gpu", "a partition, or several with commas", r"[^\s,*?/\[\]]+(,[^\s,*?/\[\]]+)*"
 )

@@ -48,6 +48,8 @@ class GroupInForce:
     by_account: bool = False
     # Whether a rule for the group has `hard: true`.
     has_hard_limit: bool = False
+    # The group in words, if it was created for a rule; None for groups in policy.yaml.
+    label: str | None = None
     # Whether fast set lookups suffice to match a job: slurm-gpuctld compares thousands of jobs with each
     # group every second.
     is_plain: bool = field(init=False, repr=False, compare=False)
@@ -57,6 +59,11 @@ class GroupInForce:
         names = (name for some in (self.accounts, self.qos, self.partitions) for name in some or ())
         is_plain = not (self.all_of or self.none_of or any(map(has_wildcard, names)))
         object.__setattr__(self, "is_plain", is_plain)
+
+    @property
+    def title(self) -> str:
+        """Return the name of the group, or its description if it was created for a rule."""
+        return self.label or self.name
 
     def is_current(self, now_s: float) -> bool:
         """Return whether rules for the group apply at this time."""
@@ -115,6 +122,8 @@ class RuleInForce:
     carry_over: bool = False
     # The jobs to which the rule applies in words (`text`), and its conditions; None for all jobs.
     jobs: Mapping[str, Any] | None = None
+    # The options of jobs over a limit, such as {"qos": "standby"}; None if the rule does not set any.
+    over_limit: Mapping[str, Any] | None = None
     # The kind of jobs: interactive or batch; None for both.
     kind: str | None = None
     # The days and minutes of the day at which the rule applies; None if it always applies.
@@ -382,6 +391,7 @@ def _group(
         until_s=table.get("until_s", math.inf),
         by_account=table.get("by_account", False),
         has_hard_limit=table.get("has_hard_limit", False),
+        label=table.get("label"),
     )
 
 
@@ -398,6 +408,7 @@ def _rule(table: Mapping[str, Any], groups: tuple[GroupInForce, ...]) -> RuleInF
         hard=table.get("hard", False),
         carry_over=table.get("carry_over", False),
         jobs=table.get("jobs"),
+        over_limit=table.get("over_limit"),
         kind=table.get("kind"),
         when=table.get("when"),
     )

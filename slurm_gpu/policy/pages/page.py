@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from slurm_gpu.policy.language.account_trees import tree_text
 from slurm_gpu.policy.language.hour_sums import named, sums_of
 from slurm_gpu.policy.language.hours_text import jobs_at
-from slurm_gpu.policy.language.job_changes import options_text
+from slurm_gpu.policy.language.job_changes import OverLimitOptions, options_text
 from slurm_gpu.policy.language.limit_text import limit_texts
 from slurm_gpu.policy.language.limit_value import value_text
 from slurm_gpu.policy.language.limits import LIMITS, Scope, flat_limits, set_limits
@@ -212,8 +212,7 @@ def _rule(rule: PolicyRule, policy: Policy) -> Section:
         if rule.over_limit is None:
             remarks.append(_CHANGE_MODE[rule.mode])
         else:
-            options = options_text(rule.over_limit.table())
-            remarks.append(_OVER_LIMIT_MODE[rule.mode].format(options))
+            remarks.append(_over_limit(rule.over_limit, rule.mode))
         if any(part.limits.walltime is not None for part in rule.with_limits):
             remarks.append("A longer time limit is shortened, and the job is not refused.")
     elif rule.mode in _MODE:
@@ -249,7 +248,14 @@ def _tier(tier: Tier, rule: PolicyRule, policy: Policy) -> str:
     if tier.why is not None:
         text += f" ({tier.why})"
     text = ". ".join((text, *(need.removesuffix(".") for need in _needs(tier))))
-    return text if tier.mode in (None, rule.mode) else f"{text}. {_TIER_MODE[tier.mode]}"
+    if tier.mode in (None, rule.mode):
+        return text
+    mode = _TIER_MODE[tier.mode] if rule.over_limit is None else _over_limit(rule.over_limit, tier.mode)
+    return f"{text}. {mode}"
+
+
+def _over_limit(over_limit: OverLimitOptions, mode: Mode) -> str:
+    return _OVER_LIMIT_MODE[mode].format(options_text(over_limit.table()))
 
 
 def _named(group: str, groups: Mapping[str, Group]) -> str:

@@ -164,7 +164,7 @@ export function limits(place, me, now_s) {
   if (!me.limits.length) return fill(place, nothing("No limits apply to your jobs."));
   const unit = (line) => (line.unit === "count" || line.unit === "names" ? "" : line.unit);
   const notes = (line) => make("p", { class: "aside" }, make("bdi", {}, line.rule), shared(line),
-    { observe: " · observed only", advise: " · advice only", fit: " · longer jobs are shortened" }[line.mode] ?? null,
+    { observe: " · observed only", advise: " · advice only", fit: line.over_limit ? ` · jobs over it get ${line.over_limit}` : " · longer jobs are shortened" }[line.mode] ?? null,
     line.until_s ? ` · your exception until ${words.moment(line.until_s, now_s)}` : null, line.why ? [" · ", make("bdi", {}, line.why)] : null);
   const summed = me.limits.filter((line) => line.per !== "job"), each = me.limits.filter((line) => line.per === "job");
   const rows = summed.map((line) => {
