@@ -176,6 +176,30 @@ def test_rules_for_interactive_jobs_count_only_these(quota: Command) -> None:
     assert [row[3:6] for row in rows(quota)[1:]] == [["1", "1", "0"], ["4", "8", "4"]]
 
 
+def test_rules_for_some_jobs_count_only_these(quota: Command) -> None:
+    quota.install(
+        "version: 1\nmode: enforce\ngroups: {all: {}}\nrules:\n"
+        "  - {id: one, for: all, per: user, why: W., jobs: {names: [jupyter*]}, limits: {jobs_total: 1}}\n"
+    )
+    quota.write_snapshot()
+    for name, used in (("train", "0"), ("jupyter-lab", "1")):
+        quota.queue = (JOB.replace("|train", f"|{name}"),)
+        assert quota() == 0
+        assert rows(quota)[1][3:] == [used, "1", str(1 - int(used)), "jobs named jupyter*"]
+
+
+def test_the_options_of_jobs_over_a_limit_are_shown_with_the_group(quota: Command) -> None:
+    quota.install(
+        "version: 1\ngroups: {labs: {}}\nrules:\n"
+        "  - {id: r, for: labs, per: group, why: W., mode: fit, limits: {gpus_total: 8},\n"
+        "     over_limit: {qos: low}}\n"
+    )
+    quota.write_snapshot()
+    assert quota() == 0
+    (row,) = rows(quota)[1:]
+    assert (row[2], row[-1]) == ("group labs", "jobs over it get --qos=low")
+
+
 def test_the_hours_of_rules_are_shown(quota: Command) -> None:
     rule = "for: all, per: job, why: W., limits: {gpus: 1}"
     quota.install(

@@ -180,6 +180,23 @@ def test_rules_that_records_cannot_answer_are_left_out_and_reported() -> None:
     ]
 
 
+CONDITIONS = """\
+version: 1
+mode: enforce
+groups: {all: {}}
+rules: [{id: r, for: all, per: user, why: W., jobs: %s, limits: {jobs_total: 2}}]
+"""
+
+
+def test_sums_over_some_jobs_are_replayed() -> None:
+    jobs = [job(n, n, time_limit_s=3600 * (1 + n % 2)) for n in range(1, 7)]
+    assert refused_ids(replay(*jobs, text=CONDITIONS % "{at_least: {walltime: 2h}}")) == [5]
+    tasks = [job(n, n // 10, array_job_id=n // 10) for n in (20, 21, 30, 31, 40)]
+    assert refused_ids(replay(*tasks, text=CONDITIONS % "{array: true}")) == [30, 40]
+    _, remarks = without_unknown(compiled(CONDITIONS % "{names: [jup*]}"))
+    assert remarks == ["rule r is left out: records do not contain names of jobs"]
+
+
 LENDING = """\
 version: 1
 mode: enforce
