@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, Level
+from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, Level, RunningProgram
 from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.slurm.client import SlurmSettings
 from slurm_gpu.slurm.commands import CommandClient
@@ -44,6 +44,7 @@ class Installation:
         (root / "proc" / "driver" / "nvidia").mkdir(parents=True)
         (root / "proc" / "driver" / "nvidia" / "version").touch()
         self.process(1, "/sbin/init")
+        self.program = RunningProgram((), (), None)
         self.has_units = True
         """Whether systemd runs and has the units of all daemons, as after an installation from packages."""
         (root / "slurm").chmod(0o755)
@@ -86,6 +87,7 @@ class Installation:
             devices=self.root / "dev",
             has_unit=lambda _: self.has_units,
             has_packages=lambda: self.has_units,
+            program=lambda: self.program,
         )
 
     def _output(self, argv: Sequence[str]) -> str:

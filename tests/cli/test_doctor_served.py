@@ -5,6 +5,7 @@ import http.server
 import json
 import os
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,13 @@ from slurm_gpu.cli.doctor.checks.daemons import database_address as databaseaddr
 from slurm_gpu.cli.doctor.checks.daemons.processes import DaemonProcess, ports
 from slurm_gpu.cli.doctor.checks.files import access, site_file
 from slurm_gpu.cli.doctor.checks.files import secret_files as secretfiles
-from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, Level
+from slurm_gpu.cli.doctor.checks.finding import (
+    CheckResult,
+    DoctorContext,
+    Level,
+    RunningProgram,
+    running_program,
+)
 from slurm_gpu.cli.doctor.checks.slurm import gres, slurm_conf
 from slurm_gpu.client.database_client import NodeReport
 from slurm_gpu.config.site import SiteConfig
@@ -103,6 +110,48 @@ def test_users_must_be_able_to_use_the_socket_of_munged(installed: Installation,
     finding = worst(site_file.for_users(installed.at()))
     assert finding.level.value == level
     assert finding.remedy == (None if level == "ok" else f"run chmod o+rw {path}")
+
+
+@pytest.mark.parametrize(
+    ("denied", "mode"),
+    [
+        ("", 0o700),
+        ("bin", 0o700),
+        ("bin/slurm-gpu", 0o744),
+        ("bin/slurm-gpu", 0o711),
+        ("lib/module.py", 0o600),
+    ],
+)
+@pytest.mark.parametrize("is_venv", [True, False])
+def test_users_must_be_able_to_run_the_command(
+    installed: Installation, denied: str, mode: int, is_venv: bool
+):
+    prefix = installed.root / "opt"
+    script, module = prefix / "bin" / "slurm-gpu", prefix / "lib" / "module.py"
+    for file in (script, module):
+        file.parent.mkdir(parents=True)
+        file.touch()
+    for path in (prefix, script.parent, script, module.parent):
+        path.chmod(0o755)
+    module.chmod(0o644)
+    link = installed.root / "slurm-gpu"
+    link.symlink_to(script)
+    installed.program = RunningProgram([link], [module], prefix if is_venv else None)
+    assert levels(site_file.for_users(installed.at())) == ["ok"]
+    (prefix / denied).chmod(mode)
+    finding = worst(site_file.for_users(installed.at()))
+    assert finding.level is Level.FAIL
+    modes = {"": "o+x", "bin": "o+x", "bin/slurm-gpu": "o+rx", "lib/module.py": "o+r"}
+    assert finding.message == f"users may not run slurm-gpu: {prefix / denied} denies access"
+    assert str(finding.remedy).startswith(
+        f"run chmod -R go+rX {prefix}" if is_venv else f"run chmod {modes[denied]} {prefix / denied}"
+    )
+
+
+def test_the_running_command_has_a_script_an_interpreter_and_modules():
+    program = running_program()
+    assert Path(sys.executable) in program.executables
+    assert Path(site_file.__file__) in program.modules
 
 
 @pytest.mark.parametrize(("key", "command"), [("users", "passwd"), ("unix_groups", "group")])

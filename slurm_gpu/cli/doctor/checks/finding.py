@@ -6,7 +6,9 @@ import enum
 import functools
 import os
 import re
+import shutil
 import socket
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,6 +113,27 @@ def may_read(directory: Path) -> bool:
     return os.access(directory, os.R_OK | os.X_OK)
 
 
+@dataclass(frozen=True, slots=True)
+class RunningProgram:
+    """The files that users need to run this command."""
+
+    executables: Sequence[Path]
+    modules: Sequence[Path]
+    venv: Path | None
+    """The virtual environment that contains the command; None if it is in none."""
+
+
+def running_program() -> RunningProgram:
+    """Return the files of the running command: its script, the interpreter, and the loaded modules."""
+    loaded = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    script = shutil.which(sys.argv[0])
+    return RunningProgram(
+        executables=[Path(name) for name in (script, sys.executable) if name],
+        modules=[Path(name) for name in loaded if name],
+        venv=None if sys.prefix == sys.base_prefix else Path(sys.prefix),
+    )
+
+
 @dataclass
 class DoctorContext:
     """The context of checks, with the directories of the daemons and of `policy apply` on this host."""
@@ -137,6 +160,8 @@ class DoctorContext:
     """The slurm.conf that slurmctld sends to a node that has no such file itself."""
     slurm_etc: Path = Path("/etc/slurm")
     """The directory where slurm-gpu's hooks are installed by default."""
+    program: Callable[[], RunningProgram] = running_program
+    """Returns the files of this command."""
 
     @functools.cached_property
     def settings(self) -> SlurmSettings:

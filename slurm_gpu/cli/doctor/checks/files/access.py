@@ -11,6 +11,8 @@ from pathlib import Path
 
 # The uid of `nobody`, which represents any user without files or groups.
 ANY_USER = 65534
+# The permission to run a script, which its interpreter reads.
+EXECUTE = stat.S_IROTH | stat.S_IXOTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +29,12 @@ def denies(path: Path, uid: int, right: int = stat.S_IROTH) -> Denied | None:
     `right` is the required permission, given as the bits for others. Raise FileNotFoundError if a file is
     missing.
     """
-    is_directory = path.is_dir()
-    needed = right | (stat.S_IXOTH if is_directory else 0)
+    needed = right | (stat.S_IXOTH if path.is_dir() else 0)
     for part in (path, *path.parents):
         if not _may(part.stat(), uid, needed):
-            mode = {stat.S_IROTH: "o+r", stat.S_IROTH | stat.S_IWOTH: "o+rw"}[right]
-            mode += "x" if is_directory else ""
-            return Denied(part, f"run chmod {mode if part == path else 'o+x'} {shlex.quote(str(part))}")
+            bits = {"r": stat.S_IROTH, "w": stat.S_IWOTH, "x": stat.S_IXOTH}
+            mode = "".join(letter for letter, bit in bits.items() if bit & needed)
+            return Denied(part, f"run chmod o+{mode} {shlex.quote(str(part))}")
         needed = stat.S_IXOTH
     return None
 

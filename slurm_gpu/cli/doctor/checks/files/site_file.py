@@ -12,7 +12,7 @@ from pathlib import Path
 from slurm_gpu.cli.doctor.checks.daemons.munged import socket_of
 from slurm_gpu.cli.doctor.checks.daemons.processes import running
 from slurm_gpu.cli.doctor.checks.daemons.services import restart
-from slurm_gpu.cli.doctor.checks.files.access import ANY_USER, denies
+from slurm_gpu.cli.doctor.checks.files.access import ANY_USER, EXECUTE, denies
 from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, ok, warn
 from slurm_gpu.config.node_groups import group_by_node
 from slurm_gpu.config.site import Operators, Rack, ServerType, SiteConfig, Zone
@@ -41,8 +41,8 @@ def valid(at: DoctorContext) -> Iterator[CheckResult]:
 
 
 def for_users(at: DoctorContext) -> Iterator[CheckResult]:
-    """Check that users can read slurm-gpu.yaml and reach munged, and that operators exist."""
-    path, found = at.site.config_path.absolute(), []
+    """Check that users can run slurm-gpu, read slurm-gpu.yaml and reach munged, and that operators exist."""
+    path, found = at.site.config_path.absolute(), list(_program(at))
     if (denied := denies(path, ANY_USER)) is not None:
         found.append(
             fail(
@@ -57,7 +57,26 @@ def for_users(at: DoctorContext) -> Iterator[CheckResult]:
             fail(f"users cannot reach munged at {socket}: {denied.part} denies access", denied.remedy)
         )
     found += _operators(at, at.site.config.operators)
-    yield from found or [ok("users may read slurm-gpu.yaml and reach munged; each operator exists")]
+    yield from found or [
+        ok("users may run slurm-gpu, read slurm-gpu.yaml and reach munged; each operator exists")
+    ]
+
+
+def _program(at: DoctorContext) -> Iterator[CheckResult]:
+    """Yield a failure if users may not run this command, for example because the umask was 077 for pip."""
+    program = at.program()
+    files = [(path, EXECUTE) for path in program.executables]
+    files += [(path, stat.S_IROTH) for path in program.modules]
+    # A link requires the right to enter its own directory, and all rights to the file to which it leads.
+    needed = [one for path, right in files for one in ((path.resolve(), right), (path.parent, stat.S_IXOTH))]
+    for path, right in dict.fromkeys(needed):
+        if not path.exists() or (denied := denies(path, ANY_USER, right)) is None:
+            continue
+        remedy = denied.remedy
+        if program.venv is not None and denied.part.is_relative_to(program.venv):
+            remedy = f"run chmod -R go+rX {shlex.quote(str(program.venv))}; set umask 022 before pip install"
+        yield fail(f"users may not run slurm-gpu: {denied.part} denies access", remedy)
+        return
 
 
 def _operators(at: DoctorContext, operators: Operators) -> Iterator[CheckResult]:
