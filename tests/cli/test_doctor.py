@@ -268,6 +268,33 @@ def test_a_policy_without_the_lua_plugin_is_reported(installed: Installation):
     assert "then set JobSubmitPlugins=throttle,lua in slurm.conf" in str(finding.remedy)
 
 
+@pytest.mark.parametrize(
+    ("script", "conf", "remedy"),
+    [
+        (None, "", "run slurm-gpu policy apply, then set JobSubmitPlugins=lua in slurm.conf and restart"),
+        ("-- slurm-gpu 0.3.0", "", "set JobSubmitPlugins=lua in slurm.conf and restart slurmctld"),
+        ("-- slurm-gpu was removed: ", "", "run slurm-gpu policy apply, then set"),
+        ("-- my own", "", "run slurm-gpu policy apply, then set"),
+        ("-- slurm-gpu 0.3.0", "JobSubmitPlugins=lua\n", "restart slurmctld"),
+        (None, "JobSubmitPlugins=lua\n", "run slurm-gpu policy apply, then restart slurmctld"),
+    ],
+)
+def test_only_the_steps_that_are_left_for_the_plugin_are_named(
+    installed: Installation, script: str | None, conf: str, remedy: str
+):
+    (installed.root / "policy.yaml").write_text(_POLICY)
+    path = Path(installed.conf["SLURM_CONF"])
+    path.write_text(conf)
+    installed.conf["JobSubmitPlugins"] = "(null)"
+    if script is not None:
+        path.with_name("job_submit.lua").write_text(script)
+    finding = worst(job_submit.plugin(installed.at()))
+    assert finding.level is Level.FAIL
+    assert str(finding.remedy).startswith(remedy)
+    unread = f"{path}:1 has JobSubmitPlugins=lua, which Slurm has not read yet; until then, "
+    assert finding.message.startswith(unread if conf else "JobSubmitPlugins lacks lua")
+
+
 @pytest.mark.parametrize("plugins", ["job_submit/lua", "throttle,job_submit/lua"])
 def test_the_full_name_of_the_plugin_is_recognized(installed: Installation, plugins: str):
     """Slurm loads the plugin twice if slurm.conf names both `lua` and `job_submit/lua`."""

@@ -51,6 +51,24 @@ def test_a_missing_hook_setting_is_reported(installed: Installation):
     assert f"then set Epilog={conf}/epilog.d/* in slurm.conf" in str(finding.remedy)
 
 
+@pytest.mark.parametrize("conf", ["", "{kind}={glob}\n"])
+def test_only_the_steps_that_are_left_for_a_hook_are_named(installed: Installation, conf: str):
+    kind, slurm = "Prolog", Path(installed.conf["SLURM_CONF"])
+    hook = slurm.parent / "prolog.d" / "10-slurm-gpu"
+    hook.parent.mkdir()
+    (installed.root / "prolog.d" / hook.name).rename(hook)
+    glob = f"{hook.parent}/*"
+    slurm.write_text(conf.format(kind=kind, glob=glob) + f"Epilog={installed.conf['Epilog']}\n")
+    installed.conf[kind] = "(null)"
+    finding = worst(hooks.configured(installed.at()))
+    assert finding.remedy == (
+        "run scontrol reconfigure"
+        if conf
+        else f"once each node has a hook that {glob} matches, as this node has, set Prolog={glob} in "
+        "slurm.conf and run scontrol reconfigure"
+    )
+
+
 def test_an_empty_glob_is_reported(installed: Installation):
     (installed.root / "prolog.d" / "10-slurm-gpu").unlink()
     first, second = hooks.configured(installed.at())

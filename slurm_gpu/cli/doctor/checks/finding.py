@@ -9,8 +9,8 @@ import re
 import shutil
 import socket
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from slurm_gpu.policy.lua.bundle import RUN_DIRECTORY
 from slurm_gpu.policy.lua.install import STATE_DIRECTORY
 from slurm_gpu.policy.lua.peers import controllers
 from slurm_gpu.slurm.client import SlurmNode, SlurmSettings
+from slurm_gpu.slurm.conf_file import ConfLine
 
 _LOOPBACK = re.compile(r"127\.|::1$")
 DATABASE_FILE = "slurm-gpudbd.yaml"
@@ -160,6 +161,8 @@ class DoctorContext:
     """The slurm.conf that slurmctld sends to a node that has no such file itself."""
     slurm_etc: Path = Path("/etc/slurm")
     """The directory where slurm-gpu's hooks are installed by default."""
+    read_later: Mapping[str, ConfLine] = field(default_factory=dict)
+    """The partitions of slurm.conf, for a check that assumes that Slurm has read the file; otherwise none."""
     program: Callable[[], RunningProgram] = running_program
     """Returns the files of this command."""
 

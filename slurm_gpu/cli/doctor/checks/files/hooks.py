@@ -50,23 +50,25 @@ def configured(at: DoctorContext) -> Iterator[CheckResult]:
         yield from _passed_over(at, kind, patterns)
         # Slurm 24.11 and later run the hooks of all lines, so unread lines add hooks to those that run now.
         added = unread if _has_several(at, kind) and unread != _written(at, kind) else []
+        reconfigure = "run scontrol reconfigure"
         if unread and at.nodes_here and not added:
             # After the next reconfiguration, Slurm would run these files, so report their problems now.
-            files = _files(at, kind, [str(conf / pattern) for pattern in unread])
+            files = list(_files(at, kind, [str(conf / pattern) for pattern in unread]))
             yield from (finding for finding in files if finding.level is not Level.OK)
+            if {Level.WARN, Level.FAIL} & {finding.level for finding in files}:
+                reconfigure += " after you have fixed all other findings of this check"
         if not patterns and unread:
             yield fail(
                 f"{at.slurm_conf} has {kind}={','.join(unread)}, which Slurm has not read yet: jobs leave no "
                 "GPU records",
-                "run scontrol reconfigure after you have fixed all other findings of this check",
+                reconfigure,
             )
         elif not patterns:
             glob_here = f"{Path(at.settings.conf_path).parent}/{kind.lower()}.d/*"
             yield fail(
                 f"slurm.conf has no {kind}: jobs leave no GPU records",
-                f"{placing(kind, [glob_here])} on each GPU node, and {nothing(glob_here)} on each node "
-                "without "
-                f"GPUs; then set {kind}={glob_here} in slurm.conf and run scontrol reconfigure",
+                f"{_preparing(at, kind, glob_here)} set {kind}={glob_here} in slurm.conf and run scontrol "
+                "reconfigure",
             )
         elif not at.nodes_here:
             yield skipped(f"{kind}={','.join(patterns)} runs on nodes, and this host is not one")
@@ -79,6 +81,16 @@ def configured(at: DoctorContext) -> Iterator[CheckResult]:
                     f"{at.slurm_conf} has {kind}={','.join(added)}, which Slurm has not read yet",
                     "run scontrol reconfigure after you have fixed all other findings of this check",
                 )
+
+
+def _preparing(at: DoctorContext, kind: str, pattern: str) -> str:
+    """Return what to do on the nodes before slurm.conf names this pattern."""
+    files = [hook_file(path) for path in matched(pattern)]
+    if at.is_gpu_node and any(file.event == kind.lower() for file in files):
+        return f"once each node has a hook that {pattern} matches, as this node has,"
+    return (
+        f"{placing(kind, [pattern])} on each GPU node, and {nothing(pattern)} on each node without GPUs; then"
+    )
 
 
 def _has_several(at: DoctorContext, kind: str) -> bool:

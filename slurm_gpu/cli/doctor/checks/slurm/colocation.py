@@ -7,6 +7,7 @@ from pathlib import Path
 
 from slurm_gpu.cli.doctor.checks.daemons.services import start_and_log
 from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, ok, skipped, warn
+from slurm_gpu.cli.doctor.checks.slurm.unread import reads
 from slurm_gpu.controller.colocation import status
 from slurm_gpu.policy.lua.install import SCRIPT_NAME
 from slurm_gpu.policy.lua.installed import ColocationInForce, read_policy_in_force
@@ -15,6 +16,7 @@ from slurm_gpu.text.units import counted
 _RESTART = "restart slurmctld and slurmd on all nodes"
 
 
+@reads("SelectType", "SelectTypeParameters", "JobRequeue", remedy=_RESTART)
 def colocation(at: DoctorContext) -> Iterator[CheckResult]:
     """Check that Slurm has shards and the options for sharing GPUs, and that slurm-gpuctld places jobs."""
     if not at.is_controller:

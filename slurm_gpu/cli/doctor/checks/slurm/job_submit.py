@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from slurm_gpu.cli.doctor.checks.finding import (
     warn,
 )
 from slurm_gpu.cli.doctor.checks.slurm.slurm_conf import with_names
+from slurm_gpu.cli.doctor.checks.slurm.unread import RESTART, not_read, reads, unread_lines, with_lines
 from slurm_gpu.errors import InputError
 from slurm_gpu.policy.journal import ApplyJournal
 from slurm_gpu.policy.language.check import FILE_NAME, load_policy
@@ -40,14 +42,34 @@ def plugin(at: DoctorContext) -> Iterator[CheckResult]:
     """Check that Slurm passes each job to a Lua script."""
     if has_lua_plugin(at.settings):
         yield ok("JobSubmitPlugins=lua")
-    elif _policy_file(at).exists():
-        plugins = with_names(at.settings.raw.get("JobSubmitPlugins", ""), ["lua"])
-        yield fail(
-            "JobSubmitPlugins lacks lua, so the policy applies to no job",
-            f"{_APPLY}, then set JobSubmitPlugins={plugins} in slurm.conf and restart slurmctld",
-        )
-    else:
+        return
+    if not _policy_file(at).exists():
         yield skipped(f"JobSubmitPlugins lacks lua, and {_policy_file(at)} does not exist")
+        return
+    lacks = fail("JobSubmitPlugins lacks lua, so the policy applies to no job", _APPLY)
+    # Without a script, slurmctld would not start. On other hosts, doctor cannot see slurmctld's script.
+    first = "" if at.is_controller and _has_script(at) else f"{_APPLY}, then "
+    lines = unread_lines(at, "JobSubmitPlugins")
+    if lines and has_lua_plugin(with_lines(at.settings, lines)):
+        yield not_read(at, lacks, lines, first + RESTART)
+        return
+    plugins = with_names(at.settings.raw.get("JobSubmitPlugins", ""), ["lua"])
+    setting = f"{first}set JobSubmitPlugins={plugins} in slurm.conf and {RESTART}"
+    yield dataclasses.replace(lacks, remedy=setting)
+
+
+def _has_script(at: DoctorContext) -> bool:
+    """Return whether job_submit.lua is a policy that `policy apply` wrote."""
+    try:
+        with _installed(at).open(encoding="utf-8", errors="replace") as file:
+            start = file.read(len(STUB_MARK))
+    except OSError:
+        return False
+    return start.startswith(MARK) and start != STUB_MARK
+
+
+def _installed(at: DoctorContext) -> Path:
+    return Path(at.settings.conf_path).parent / SCRIPT_NAME
 
 
 def script(at: DoctorContext) -> Iterator[CheckResult]:
@@ -55,7 +77,7 @@ def script(at: DoctorContext) -> Iterator[CheckResult]:
     if not has_lua_plugin(at.settings):
         yield skipped("slurmctld runs no Lua script")
         return
-    installed = Path(at.settings.conf_path).parent / SCRIPT_NAME
+    installed = _installed(at)
     if not at.is_controller:
         yield _copy(at, installed)
         return
@@ -140,6 +162,7 @@ def _chain_own(installed: Path, policy_file: Path) -> str:
     )
 
 
+@reads("JobRequeue", "AccountingStorageEnforce", "PreemptType", "PreemptMode", remedy=RESTART)
 def lending(at: DoctorContext) -> Iterator[CheckResult]:
     """Check that slurm.conf lets lent GPUs return to their owners within the promised time."""
     policy = _policy_here(at, "lending")
@@ -154,6 +177,14 @@ def lending(at: DoctorContext) -> Iterator[CheckResult]:
     yield from found or [ok(f"lent GPUs return within {format_duration(seconds)}")]
 
 
+@reads(
+    "JobRequeue",
+    "AccountingStorageEnforce",
+    "PreemptType",
+    "PreemptMode",
+    "PriorityType",
+    remedy=RESTART,
+)
 def urgent(at: DoctorContext) -> Iterator[CheckResult]:
     """Check that slurm.conf lets urgent jobs start before others, and that their number is limited."""
     policy = _policy_here(at, "urgent jobs")

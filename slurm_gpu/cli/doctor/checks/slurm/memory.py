@@ -12,8 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, ok, warn
+from slurm_gpu.cli.doctor.checks.slurm.unread import reads
 from slurm_gpu.slurm.client import SlurmNode
 from slurm_gpu.slurm.commands import query_environment
+from slurm_gpu.slurm.conf_file import ConfLine
 from slurm_gpu.slurm.submission import Partition, memory_per_gpu, read_partitions
 from slurm_gpu.text.units import counted
 
@@ -40,6 +42,7 @@ class _PartitionMemory:
         return self.per_cpu is not None or self.per_node is not None
 
 
+@reads("DefMemPerGPU", "DefMemPerCPU", "DefMemPerNode", "PartitionName")
 def defaults(at: DoctorContext) -> Iterator[CheckResult]:
     """Check that partitions with GPUs have memory defaults that leave memory for jobs on every GPU."""
     raw = at.settings.raw
@@ -78,18 +81,25 @@ def _with_gpus(at: DoctorContext, raw: Mapping[str, str]) -> Iterator[_Partition
         nodes = [node for node in at.nodes if node.n_gpus and one.name in node.partitions]
         if not nodes or one.whole_nodes:
             continue
-        own = _own(one)
+        own_gpu, own_cpu, own_node = _own(one, at.read_later.get(one.name))
         yield _PartitionMemory(
             partition=one.name,
             nodes=nodes,
-            per_gpu=per_gpu if one.default_memory_per_gpu_mib is None else one.default_memory_per_gpu_mib,
-            per_cpu=own[0] if any(own) else per_cpu,
-            per_node=own[1] if any(own) else per_node,
+            per_gpu=per_gpu if own_gpu is None else own_gpu,
+            per_cpu=own_cpu if own_cpu or own_node else per_cpu,
+            per_node=own_node if own_cpu or own_node else per_node,
         )
 
 
-def _own(one: Partition) -> tuple[int | None, int | None]:
+def _own(one: Partition, line: ConfLine | None) -> tuple[int | None, int | None, int | None]:
+    """Return the partition's own memory per GPU, CPU and node, as in slurmctld or in a line of slurm.conf."""
+    if line is not None:
+        per_gpu, per_cpu, per_node = (
+            _positive(line.get(f"DefMemPer{of}") or "") for of in ("GPU", "CPU", "Node")
+        )
+        return per_gpu, per_cpu, per_node
     return (
+        one.default_memory_per_gpu_mib,
         one.default_memory_per_cpu_mib or None,
         one.default_memory_per_node_mib or None,
     )  # in Slurm, 0 means that no default is set

@@ -10,6 +10,7 @@ from pathlib import Path
 from slurm_gpu.cli.doctor.checks.daemons.outages import conf_of_commands, failure_from
 from slurm_gpu.cli.doctor.checks.files.access import ANY_USER, denies
 from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, ok, skipped, warn
+from slurm_gpu.cli.doctor.checks.slurm.unread import RESTART, reads
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.policy.lua.install import SCRIPT_NAME
 from slurm_gpu.slurm.commands import PING_TIMEOUT_S, QUERY_TIMEOUT_S, query_environment
@@ -129,6 +130,7 @@ def _for_users(at: DoctorContext) -> Iterator[CheckResult]:
         )
 
 
+@reads("PrologFlags")
 def prolog_flags(at: DoctorContext) -> Iterator[CheckResult]:
     """Check that the prolog runs on every node of a job when the job starts."""
     raw = at.settings.raw.get("PrologFlags", "")
@@ -143,6 +145,7 @@ def prolog_flags(at: DoctorContext) -> Iterator[CheckResult]:
         )
 
 
+@reads("AccountingStorageType", "AccountingStorageTRES", "AccountingStorageEnforce", remedy=RESTART)
 def gpus_accounted(at: DoctorContext) -> Iterator[CheckResult]:
     """Check that Slurm's accounting counts GPUs, and that Slurm enforces its limits."""
     raw = at.settings.raw
@@ -185,6 +188,7 @@ def with_names(value: str, names: Sequence[str]) -> str:
     return ",".join([*present, *(name for name in names if name.lower() not in known)])
 
 
+@reads("GresTypes", remedy=f"{RESTART} and each slurmd")
 def gres_types(at: DoctorContext) -> Iterator[CheckResult]:
     """Check that Slurm has GPUs, and that they have types."""
     raw = at.settings.raw.get("GresTypes", "")
@@ -217,6 +221,7 @@ def gres_types(at: DoctorContext) -> Iterator[CheckResult]:
         )
 
 
+@reads("MaxJobCount", remedy=RESTART)
 def room_for_jobs(at: DoctorContext) -> Iterator[CheckResult]:
     """Check that slurmctld accepts more jobs than it currently has."""
     most = at.settings.raw.get("MaxJobCount", "")
@@ -235,6 +240,7 @@ def room_for_jobs(at: DoctorContext) -> Iterator[CheckResult]:
         yield ok(message)
 
 
+@reads("PriorityType", remedy=RESTART)
 def priorities(at: DoctorContext) -> Iterator[CheckResult]:
     """Check that Slurm orders jobs by several factors, not only by their age."""
     kind = at.settings.raw.get("PriorityType", "").rpartition("/")[2]
