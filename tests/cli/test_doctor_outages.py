@@ -1,5 +1,6 @@
 """`slurm-gpu doctor` names the daemon that is down, and does not wait for it."""
 
+import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -202,7 +203,7 @@ def test_for_a_stopped_mariadb_no_restart_of_its_clients_is_advised(
     remedies = [
         failure_from(at, "`sacctmgr …` failed (1): Unable to connect to database", "see the log").remedy,
         failure_from(at, "`sacct …` gave no answer within 60 s", "see the log").remedy,
-        unanswered(at),
+        unanswered(at, "slurm-gpudbd at /run/slurm-gpu/slurm-gpudbd.sock did not answer in time"),
     ]
     for remedy in map(str, remedies):
         assert "kill -CONT 7" in remedy
@@ -229,3 +230,24 @@ def test_a_running_slurmctld_without_an_answer_hangs_or_has_another_port(
     )
     assert "slurmctld runs on this host (it listens on port 7001)" in str(finding.remedy)
     assert remedy in str(finding.remedy)
+
+
+def test_a_name_without_an_address_is_the_fault_even_if_slurm_gpudbd_runs_here(
+    installed: Installation, monkeypatch: pytest.MonkeyPatch
+):
+    def unknown(*_: object, **named: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr("socket.getaddrinfo", unknown)
+    monkeypatch.setattr("slurm_gpu.cli.doctor.checks.daemons.database_address.ports", lambda _: [6829])
+    url = "http://db.invalid:6829"
+    installed.site_file.write_text(f"cluster: neuron\ndatabase: {url}\n")
+    installed.site_file.with_name("slurm-gpudbd.yaml").touch()
+    installed.process(7, "slurm-gpudbd")
+    remedy = unanswered(installed.at(), f"slurm-gpudbd at {url} cannot be reached: Name or service not known")
+    assert remedy == (
+        f"db.invalid has no address: run getent hosts db.invalid; fix database: {url} in "
+        f"{installed.site_file} on every host, or add the name to DNS or /etc/hosts"
+    )
+    hangs = unanswered(installed.at(), "slurm-gpudbd at /run/x.sock did not answer in time")
+    assert hangs.startswith("run systemctl restart slurm-gpudbd")

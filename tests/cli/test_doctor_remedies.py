@@ -58,6 +58,10 @@ def test_a_running_daemon_without_an_answer_is_restarted(installed: Installation
     installed.process(7, "munged", "--socket=/x y")
     installed.has_units = False
     assert services.revive(at, "munge") == "kill 7, then start it again: munged '--socket=/x y'"
+    installed.process(8, "slurm-gpudbd", "--foreground")
+    assert services.restart(at, "slurm-gpudbd") == (
+        "kill 8, then start it again as SlurmUser: slurm-gpudbd --foreground"
+    )
 
 
 def test_a_unit_counts_only_if_systemd_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

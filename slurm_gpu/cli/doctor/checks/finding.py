@@ -99,6 +99,14 @@ def is_loopback(host: str) -> bool:
     return host == "localhost" or _LOOPBACK.match(host) is not None
 
 
+def has_address(host: str) -> bool:
+    """Return whether this host finds an address for a host name."""
+    try:
+        return bool(socket.getaddrinfo(host, None))
+    except (OSError, UnicodeError):
+        return False
+
+
 def _is_own(family: int, address: tuple[object, ...]) -> bool:
     """Return whether an address belongs to this host: if so, packets to it have the same source address."""
     with socket.socket(family, socket.SOCK_DGRAM) as sock:

@@ -41,7 +41,7 @@ def answers(at: DoctorContext) -> Iterator[CheckResult]:
     try:
         health = _health(at)
     except OutsideError as error:
-        yield failure_from(at, str(error), unanswered(at))
+        yield failure_from(at, str(error), unanswered(at, str(error)))
         return
     yield ok(f"slurm-gpudbd {health.version} on {health.database}, schema {health.schema}")
     if health.version != __version__:

@@ -16,6 +16,7 @@ from slurm_gpu.cli.doctor.checks.finding import (
     CheckResult,
     DoctorContext,
     fail,
+    has_address,
     is_loopback,
     ok,
     skipped,
@@ -33,8 +34,10 @@ def database_host(at: DoctorContext) -> str:
     return urlsplit(at.site.config.database).hostname or ""
 
 
-def unanswered(at: DoctorContext) -> str:
-    """Return the remedy for a slurm-gpudbd that does not answer."""
+def unanswered(at: DoctorContext, error: str) -> str:
+    """Return the remedy for a slurm-gpudbd that does not answer, given the message of the client."""
+    if (name := _unknown_name(at, error)) is not None:
+        return name
     processes = running(_DAEMON)
     # slurm-gpudbd does not answer while it waits for its database.
     if processes and (stopped := stopped_mariadb(at)) and continue_stopped(processes) is None:
@@ -48,6 +51,17 @@ def unanswered(at: DoctorContext) -> str:
     return (
         f"{start_there(at, _DAEMON, 'on its host')}; if it is running there, compare database: in "
         f"{at.site.config_path} with the address that ss -ltnp shows there"
+    )
+
+
+def _unknown_name(at: DoctorContext, error: str) -> str | None:
+    """Return the remedy if the request failed because `database:` has a host name without an address."""
+    url = at.site.config.database
+    if url not in error or has_address(database_host(at)):
+        return None
+    return (
+        f"{database_host(at)} has no address: run getent hosts {database_host(at)}; fix database: {url} in "
+        f"{at.site.config_path} on every host, or add the name to DNS or /etc/hosts"
     )
 
 
@@ -85,7 +99,9 @@ def address(at: DoctorContext) -> Iterator[CheckResult]:
             fail(
                 f"slurm-gpudbd answers at its socket, but not at {url}, which nodes and other hosts use: "
                 f"{error}",
-                _other_port(at, listens)
+                unknown
+                if (unknown := _unknown_name(at, str(error))) is not None
+                else _other_port(at, listens)
                 if listens and port not in listens
                 else f"run curl -v {url}/v1/health; check the host name, firewalls, and listen: in "
                 f"{DATABASE_FILE}",

@@ -17,7 +17,7 @@ from slurm_gpu.cli.doctor.checks.finding import DATABASE_FILE, WEB_FILE, DoctorC
 # This unit is present wherever systemd runs.
 _ALWAYS = "systemd-journald"
 _PROGRAM = {"munge": "munged", "mariadb": "mariadbd"}
-_AS = dict.fromkeys(("slurm-gpudbd", "slurm-gpuctld"), "as SlurmUser: ")
+_AS_SLURM_USER = ("slurm-gpudbd", "slurm-gpuctld")
 _OWN_FILE = {
     "slurm-gpudbd": ("--database-config", DATABASE_FILE),
     "slurm-gpuweb": ("--web-config", WEB_FILE),
@@ -35,7 +35,8 @@ def start(at: DoctorContext, daemon: str) -> str:
     if at.has_unit(daemon):
         return f"run systemctl start {daemon}"
     command = _command(at, daemon)
-    return f"start {program(daemon)} (it has no systemd unit)" + ("" if command is None else f": {command}")
+    more = "" if command is None else f"{_user(daemon)}: {command}"
+    return f"start {program(daemon)} (it has no systemd unit){more}"
 
 
 def restart(at: DoctorContext, daemon: str) -> str:
@@ -47,7 +48,7 @@ def restart(at: DoctorContext, daemon: str) -> str:
         return f"restart {program(daemon)}"
     ids = " ".join(sorted(str(process.pid) for process in processes))
     again = shlex.join(word for word in processes[0].words if word)
-    return f"kill {ids}, then start it again: {again}" + (" …" if len(processes) > 1 else "")
+    return f"kill {ids}, then start it again{_user(daemon)}: {again}" + (" …" if len(processes) > 1 else "")
 
 
 def revive(at: DoctorContext, daemon: str) -> str:
@@ -112,4 +113,9 @@ def _command(at: DoctorContext, daemon: str) -> str | None:
         option, name = _OWN_FILE[daemon]
         own = config.with_name(name)
         words += [f"{option}={own}"] if own.exists() else []
-    return _AS.get(daemon, "") + shlex.join(words)
+    return shlex.join(words)
+
+
+def _user(daemon: str) -> str:
+    """Return the user that must start a daemon; root starts the others."""
+    return " as SlurmUser" if daemon in _AS_SLURM_USER else ""
