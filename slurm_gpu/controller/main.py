@@ -50,6 +50,7 @@ from slurm_gpu.controller.watcher import QueueWatcher, cpu_seconds
 from slurm_gpu.daemon.log import log_to_stderr
 from slurm_gpu.daemon.systemd import Notifier
 from slurm_gpu.errors import OutsideError, exit_code_of
+from slurm_gpu.files.owner import why_not_writable
 from slurm_gpu.notices.settings import FILE_NAME as NOTICES_FILE
 from slurm_gpu.policy.lua.bundle import RUN_DIRECTORY
 from slurm_gpu.slurm.client import SlurmClient
@@ -225,6 +226,8 @@ def _only_one(run_directory: Path) -> _Lock:
         return _Lock(run_directory / _LOCK)
     except BlockingIOError:
         raise OutsideError(f"another slurm-gpuctld writes to {run_directory}") from None
+    except (FileNotFoundError, PermissionError) as error:
+        raise OutsideError(why_not_writable(run_directory)) from error
     except OSError as error:
         raise OutsideError(f"{error.filename or run_directory}: {error.strerror}") from error
 

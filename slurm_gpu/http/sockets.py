@@ -8,6 +8,7 @@ from pathlib import Path
 
 from slurm_gpu.config.value_types import Address
 from slurm_gpu.errors import OutsideError
+from slurm_gpu.files.owner import why_not_writable
 
 # The kernel's own limit may be smaller.
 _BACKLOG = 4096
@@ -37,7 +38,9 @@ def listen_unix(path: Path) -> socket.socket:
         listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
-        raise OutsideError(f"cannot listen on {path}: {error.strerror or error}") from error
+        is_denied = isinstance(error, PermissionError)
+        reason = why_not_writable(path.parent) if is_denied else error.strerror or error
+        raise OutsideError(f"cannot listen on {path}: {reason}") from error
     return listener
 
 

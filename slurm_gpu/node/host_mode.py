@@ -8,12 +8,12 @@ because they are probably used by one program. Processes that run for less than 
 
 from __future__ import annotations
 
-import pwd
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurm_gpu.clock import Clock, wall_ahead_s
+from slurm_gpu.files.owner import user_name
 from slurm_gpu.node.allocation.hooks import HookEvent, HookKind
 from slurm_gpu.node.allocation.tracker import Allocation
 from slurm_gpu.node.gpu.reading import DeviceProperties, Reading, ReadRequest
@@ -233,7 +233,7 @@ class HostJobs:
                 node=self._name,
                 seq=1,
                 uid=session.uid,
-                user=_user_name(session.uid),
+                user=user_name(session.uid),
                 start_s=int(begin_s + self._offset_s),
                 devices=sorted(session.allocated),
             )
@@ -267,13 +267,6 @@ class HostJobs:
             node=self._name,
             sluid=None,
         )
-
-
-def _user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 class HostProcesses(ProcessJobs):

@@ -102,5 +102,9 @@ def test_a_wrong_site_file_is_wrong_usage(tmp_path: Path, capsys: pytest.Capture
 def test_a_missing_run_directory_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     site = tmp_path / "slurm-gpu.yaml"
     site.write_text("cluster: c\n")
-    assert main(["--config", str(site), "--run-dir", str(tmp_path / "gone")]) == 3
-    assert "gone" in capsys.readouterr().err
+    gone = tmp_path / "gone"
+    assert main(["--config", str(site), "--run-dir", str(gone)]) == 3
+    assert capsys.readouterr().err == (
+        f"slurm-gpuctld: the directory {gone} does not exist; SlurmUser must own it: run systemd-tmpfiles "
+        f"--create slurm-gpu.conf, or install -d -o slurm -m 755 {gone}\n"
+    )

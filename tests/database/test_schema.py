@@ -1,5 +1,6 @@
 import gc
 import json
+import os
 import pwd
 import ssl
 import stat
@@ -293,3 +294,39 @@ def test_waiting_helps_with_an_unreachable_database_but_not_with_a_wrong_passwor
     with pytest.raises(DatabaseError, match=answer) as error:
         Database("mysql+pymysql://slurm_gpu:secret@localhost/slurm_gpu").server()
     assert isinstance(error.value, UnusableDatabaseError) is not waiting_helps
+
+
+@pytest.mark.parametrize("has_directory", [True, False])
+def test_the_file_of_sqlite_is_named_with_its_owners(tmp_path: Path, has_directory: bool) -> None:
+    path = tmp_path / "new" / "slurm-gpu.db"
+    if has_directory:
+        path.mkdir(parents=True)  # SQLite cannot open a directory
+    me = pwd.getpwuid(os.geteuid()).pw_name
+    with pytest.raises(DatabaseError) as error, Database(f"sqlite:///{path}").reading():
+        pass
+    named = f"{path} belongs to {me}, {path.parent} belongs to {me}" if has_directory else str(path)
+    assert str(error.value) == (
+        f"the database does not answer: unable to open database file ({named}; this process runs as {me})"
+    )
+
+
+@pytest.mark.parametrize(
+    ("host", "named"),
+    [
+        ("localhost/slurm_gpu?unix_socket=/nosuch/mysqld.sock", "unix_socket=/nosuch/mysqld.sock"),
+        ("127.0.0.1:1/slurm_gpu", "127.0.0.1:1"),
+    ],
+)
+def test_the_address_of_mariadb_is_named_with_its_key(
+    monkeypatch: pytest.MonkeyPatch, host: str, named: str
+) -> None:
+    def connect(**_: object) -> None:
+        raise pymysql.err.OperationalError(2003, "Can't connect to MySQL server on 'localhost'")
+
+    monkeypatch.setattr(pymysql, "connect", connect)
+    with (
+        pytest.raises(DatabaseError, match="the database does not answer: ") as error,
+        Database(f"mysql+pymysql://slurm_gpu:secret@{host}").reading(),
+    ):
+        pass
+    assert str(error.value).endswith(f" ({named} is from url in slurm-gpudbd.yaml)")

@@ -44,6 +44,7 @@ from slurm_gpu import __version__
 from slurm_gpu.database.storage.mariadb import PACKET_TOO_LARGE, measure_statements, wait_for_locks
 from slurm_gpu.database.storage.schema import metadata
 from slurm_gpu.errors import DatabaseError, InputError
+from slurm_gpu.files.owner import user_name
 
 T = TypeVar("T")
 
@@ -62,6 +63,10 @@ _OF_VALUES = frozenset({1118, PACKET_TOO_LARGE, 1292, 1300})
 # MariaDB errors due to the account: access denied to the server (wrong password) or to the database, or an
 # unknown database.
 _OF_ACCOUNT = frozenset({1044, 1045, 1049, 1698})
+# MariaDB errors due to the address: no server listens at the socket, or at the host and port.
+_OF_ADDRESS = frozenset({2002, 2003, 2005})
+# SQLite's messages if this user may not use the file or its directory.
+_OF_ACCESS = ("unable to open database file", "readonly database")
 _URL = "url in slurm-gpudbd.yaml"
 _TRIES = 5
 _WRITE = "slurm_gpu_write"
@@ -111,7 +116,7 @@ class Database:
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """Open a transaction for reading; raise DatabaseError if the database is unreachable."""
-        with _translated(), self.engine.connect() as connection, connection.begin():
+        with _translated(self.url), self.engine.connect() as connection, connection.begin():
             yield connection
 
     def write(self, work: Callable[[Connection], T], lock_wait: LockWait = LockWait.PATIENT) -> T:
@@ -122,7 +127,7 @@ class Database:
         """
         for attempt in range(1, _TRIES + 1):
             try:
-                with _translated(), self.engine.connect() as connection:
+                with _translated(self.url), self.engine.connect() as connection:
                     connection = connection.execution_options(**{_WRITE: True})
                     with connection.begin():
                         waits = lock_wait is not LockWait.NONE
@@ -142,7 +147,7 @@ class Database:
         UnusableDatabaseError if a newer slurm-gpu created its schema.
         """
         self._make_file()
-        with _translated(), self.engine.connect() as connection, _one_upgrader(connection):
+        with _translated(self.url), self.engine.connect() as connection, _one_upgrader(connection):
             self._require_known(connection)
             connection.commit()  # Alembic does not end a transaction that was open before
             alembic.command.upgrade(_alembic(connection), "head")
@@ -332,7 +337,7 @@ def _begin_sqlite(connection: Connection) -> None:
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def _translated(url: URL) -> Iterator[None]:
     try:
         yield
     except DBAPIError as error:
@@ -346,9 +351,25 @@ def _translated() -> Iterator[None]:
                 f"the database refuses slurm-gpudbd: {error.orig}; check user, password and database of "
                 f"{_URL}, and that the server has both, with GRANT ALL"
             ) from error
-        raise DatabaseError(f"the database does not answer: {error.orig}") from error
+        raise DatabaseError(f"the database does not answer: {error.orig}{_hint(url, error)}") from error
     except PoolTimeoutError as error:
         raise DatabaseError("the database is too busy: no connection became free") from error
+
+
+def _hint(url: URL, error: DBAPIError) -> str:
+    """Return what the driver's message omits: the file of SQLite and its owners, or MariaDB's address."""
+    if url.get_backend_name() == "sqlite":
+        if not any(message in str(error.orig) for message in _OF_ACCESS):
+            return ""
+        path = Path(str(url.database))
+        parts = [part for part in (path, path.parent) if part.exists()]
+        owners = [f"{part} belongs to {user_name(part.stat().st_uid)}" for part in parts] or [str(path)]
+        return f" ({', '.join(owners)}; this process runs as {user_name(os.geteuid())})"
+    if _code(error) not in _OF_ADDRESS:
+        return ""
+    address = url.query.get("unix_socket")
+    where = f"{url.host}:{url.port or 3306}" if address is None else f"unix_socket={address}"
+    return f" ({where} is from {_URL})"
 
 
 def why_refused(error: BaseException) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from slurm_gpu.cli.doctor.checks.files.access import denies
 from slurm_gpu.cli.doctor.checks.finding import DATABASE_FILE, CheckResult, DoctorContext, fail, ok, skipped
 from slurm_gpu.database.settings import OpenToOthersError, load_settings
 from slurm_gpu.errors import InputError
+from slurm_gpu.files.owner import user_name
 from slurm_gpu.http.web_reader import unknown_user
 
 
@@ -60,11 +60,7 @@ def kept_out(path: Path, uid: int, user: str, daemon: str) -> Iterator[CheckResu
     denied = denies(path, uid)
     if denied is None:
         return
-    try:
-        name = pwd.getpwuid(uid).pw_name
-    except KeyError:
-        name = str(uid)
     yield fail(
         f"{user}, the user of {daemon}, may not read {path}: {denied.part} denies access",
-        f"run chown {name} {shlex.quote(str(path))}" if denied.part == path else denied.remedy,
+        f"run chown {user_name(uid)} {shlex.quote(str(path))}" if denied.part == path else denied.remedy,
     )
