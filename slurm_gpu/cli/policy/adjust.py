@@ -14,7 +14,7 @@ import click
 
 from slurm_gpu.cli.output import remark
 from slurm_gpu.cli.policy.apply import apply
-from slurm_gpu.cli.policy.file import apply_command, file_argument, policy_path
+from slurm_gpu.cli.policy.file import apply_command, existing_policy, file_argument
 from slurm_gpu.cli.policy.loaded import LoadedPolicy, owned_by_policy, run_option, state_option
 from slurm_gpu.cli.progress import status_line
 from slurm_gpu.cli.site import CommandSite, with_site
@@ -54,7 +54,7 @@ def adjust(
     """
     if dry_run and undo:
         raise UsageError("--dry-run and --undo are mutually exclusive")
-    path = policy_path(site, file)
+    path = existing_policy(site, file)
     moved, _ = load_moved(path)
     if not undo and not any(rule.adjust for rule in moved.policy.rules):
         click.echo(f"No rule of {path} has `adjust:`, so no limit is moved")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
 
 import click
@@ -74,7 +74,9 @@ def explain(
         notes.append(
             f"Slurm itself would accept the job, but would currently let it wait indefinitely: {reason}"
         )
-    notes += [f"{change}" for change in verdict.changes if change.mode == "observe"]
+    observed = [change for change in verdict.changes if change.mode == "observe"]
+    notes += [f"{change}" for change in observed]
+    notes += _observed(verdict.considered, {change.rule for change in observed})
     if as_json:
         answer = {
             "accepted": accepted,
@@ -101,6 +103,21 @@ def explain(
             click.echo(f"note: {zones_in_words(verdict.placed)}", err=True)
         click.echo("accepted" if accepted else "refused")
     raise click.exceptions.Exit(0 if accepted else 1)
+
+
+def _observed(considered: Sequence[Considered], changing: Collection[str]) -> Iterator[str]:
+    """Yield a note for each limit that the job violates in mode observe, in which no message is printed.
+
+    The rules `changing` would change the job instead of refusing it.
+    """
+    for limit in considered:
+        if limit.fits or limit.mode != "observe" or limit.rule in changing:
+            continue
+        most = f"limit {limit.limit}" if limit.limit[:1].isdigit() else limit.limit
+        amounts = [most, f"requested {limit.requested}"]
+        if limit.used is not None:
+            amounts.insert(0, f"used {limit.used}")
+        yield (f"rule {limit.rule} (mode: observe) would refuse it: {limit.label}: {', '.join(amounts)}")
 
 
 def _print_limits(considered: Sequence[Considered]) -> None:

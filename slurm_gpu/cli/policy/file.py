@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import click
 
 from slurm_gpu.cli.site import CommandSite
+from slurm_gpu.errors import InputError
 from slurm_gpu.policy.language.check import FILE_NAME
 
 PATH = click.Path(path_type=Path, readable=False)  # open() reports better errors than click
@@ -22,6 +24,16 @@ def file_argument(command: Callable[..., Any]) -> Callable[..., Any]:
 def policy_path(site: CommandSite, file: Path | None) -> Path:
     """Return FILE, or policy.yaml next to the site file."""
     return file if file is not None else site.config_path.parent / FILE_NAME
+
+
+def existing_policy(site: CommandSite, file: Path | None) -> Path:
+    """Return the path of the policy; raise InputError with advice if FILE is not given and there is none."""
+    path = policy_path(site, file)
+    if file is None and not os.path.lexists(path):
+        raise InputError(
+            str(path), 0, 0, "does not exist: write a policy (examples: docs/cookbook.md), or pass FILE"
+        )
+    return path
 
 
 def apply_command(file: Path | None) -> str:

@@ -14,7 +14,7 @@ import click
 from slurm_gpu.cli.output import console
 from slurm_gpu.cli.policy.adjust import adjust
 from slurm_gpu.cli.policy.apply import apply, plan, rollback
-from slurm_gpu.cli.policy.file import apply_command, file_argument, policy_path, timezone
+from slurm_gpu.cli.policy.file import apply_command, existing_policy, file_argument, timezone
 from slurm_gpu.cli.policy.replay import replay
 from slurm_gpu.cli.policy.status import status
 from slurm_gpu.cli.site import CommandSite, with_site
@@ -62,8 +62,8 @@ def check(site: CommandSite, file: Path | None) -> None:
 
     FILE defaults to policy.yaml next to slurm-gpu.yaml. The exit code is 1 if there are errors.
     """
-    path = policy_path(site, file)
     try:
+        path = existing_policy(site, file)
         moved, source = load_moved(path)
     except InputError as error:
         click.echo(str(error), err=True)
@@ -104,7 +104,7 @@ def check(site: CommandSite, file: Path | None) -> None:
 @with_site
 def show(site: CommandSite, file: Path | None, style: str, as_json: bool) -> None:
     """Show the rules of FILE with their reasons, and warn if slurmctld uses another policy."""
-    path = policy_path(site, file)
+    path = existing_policy(site, file)
     checked, source = load_policy(path)
     found = _in_force(site, checked, source)
     if as_json:

@@ -13,7 +13,7 @@ import click
 
 from slurm_gpu.cli.options import run_directory_option
 from slurm_gpu.cli.output import remark
-from slurm_gpu.cli.policy.file import PATH, policy_path, timezone
+from slurm_gpu.cli.policy.file import PATH, existing_policy, timezone
 from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.config.yaml_source import YamlSource
 from slurm_gpu.errors import InvalidFileError
@@ -60,7 +60,7 @@ class LoadedPolicy:
 
         `run_dir` is the directory of the decision log; comparisons do not need it.
         """
-        path = policy_path(site, file)
+        path = existing_policy(site, file)
         settings = site.slurm.settings()
         policy, source = load_policy(path)
         directory = site.directory()

@@ -14,7 +14,7 @@ import click
 
 from slurm_gpu.cli.options import json_option, since_option
 from slurm_gpu.cli.output import print_json, print_table, remark
-from slurm_gpu.cli.policy.file import file_argument, policy_path, timezone
+from slurm_gpu.cli.policy.file import existing_policy, file_argument, timezone
 from slurm_gpu.cli.runs.all_runs import all_users_runs
 from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.cli.times import parse_moment
@@ -78,7 +78,7 @@ def replay(
     were refused when they were submitted are not recorded. Only operators of slurm-gpudbd may run this
     command. The exit code is 1 if FILE refuses any job.
     """
-    path = policy_path(site, file)
+    path = existing_policy(site, file)
     policy, source = load_policy(path)
     names = resolve_names(policy, source, site.directory())
     if names.unknown:
