@@ -53,7 +53,8 @@ local function event_of(finding)
   return finding.sum and finding.sum:find("^pend_") and "start" or "end"
 end
 
--- Returns the sentence that no smaller job would be accepted, or "" if a job without the rule's conditions would be.
+-- Returns a sentence stating that no smaller job would be accepted. Returns "" if the rule has conditions (`jobs:`),
+-- because a job that does not meet them could be accepted.
 local function nothing_smaller(finding)
   return finding.rule.jobs and "" or "No smaller request fits the limits now. "
 end

@@ -7,7 +7,7 @@
 -- Adds to job: changes = a list of {rule, key, option, was, finding}, nil if there are none; and fields = the fields to
 -- write to job_desc. In `changes`, `was` is the value that the job named, and `finding` the limit that the job exceeds.
 -- Also adds is_over_limit = whether the job exceeds a limit of a rule with `over_limit:`. The table over_limit maps such
--- a rule to true if its changes were only listed, to false if they were made, and otherwise to the reason.
+-- a rule to true if its changes were only listed, to false if they were made, or to the reason why they were not made.
 local policy, lib = ...
 local amounts = lib.amounts
 local changes = {}
@@ -105,7 +105,7 @@ end
 -- whether the job already has a value; `fields`, the fields of job_desc with the value, or nil if the job cannot have
 -- it; `why_not`, the reason in that case; and `shown`, the value in messages.
 local OPTIONS = {
-  -- A partition may be open only to jobs in the QOS.
+  -- The QOS comes first, because a partition may be open only to jobs in this QOS.
   {
     key = "qos",
     option = "--qos",
@@ -289,7 +289,8 @@ local function apply(rule, job, state)
   end
 end
 
--- Makes or lists the changes of a rule with `over_limit`, all or none. limits.lua refuses a job that remains over it.
+-- Makes or lists the changes of a rule with `over_limit`, all or none. If the job still exceeds a limit, limits.lua
+-- refuses it.
 local function apply_over_limit(rule, job, state)
   lib.state.run(job, state)
   local over = lib.limits.exceeded(rule, job, state)

@@ -9,7 +9,7 @@
 -- list, each limit that applies to the job is appended to it: {rule, sum (the measure) or hours (the limit), bound,
 -- requested}. May write max_nodes.
 --
--- A rule with `over_limit` in mode `fit` refuses jobs that changes.lua could not change, and updates.
+-- A rule with `over_limit` in mode `fit` refuses updates over a limit, and jobs that changes.lua could not change.
 local policy, lib = ...
 local amounts = lib.amounts
 local limits = {}
@@ -306,7 +306,7 @@ local function check_readable(job)
   }
 end
 
--- Returns a function for the value of a limit of a rule, by key; the user's exception may replace it.
+-- Returns a function that maps the key of a limit to its value: the rule's, or that of the user's exception.
 local function values_of(rule, job)
   local exception = lib.scopes.exception_for(rule, job)
   return function(key)

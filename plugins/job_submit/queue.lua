@@ -1,5 +1,6 @@
 -- requires: amounts, job, least, ledger, noted, scopes, size, sums, update
--- Computes sums over slurm.jobs, which is read if no snapshot is valid or if a rule sums over some jobs of a group.
+-- Computes sums over slurm.jobs, which is read if no snapshot is valid or if a rule sums over only some jobs of its
+-- group.
 --
 -- The table contains raw pointers to job records, which are valid only in the call for which Slurm built it. The table
 -- is therefore read once, in that call, and only computed values are kept.
@@ -12,8 +13,8 @@ local TOKEN = "slurm%-gpu/1 t=(%w+)"
 -- The description that all ended jobs share.
 local ENDED = { base = -1 }
 
--- The default and maximum time limits of partitions that users could use, by name. Their records of pending jobs without
--- --time have no time limit.
+-- The default and maximum time limits of partitions that users could use, by name. They are needed because the record
+-- of a pending job without --time has no time limit.
 local times = {}
 
 -- Stores the time limits of the partitions of a submission.

@@ -3,8 +3,8 @@
 local policy, lib = ...
 
 -- A scope consists of all jobs of a group, or only of its jobs of one kind or with certain conditions (`jobs:`).
--- rule.scope is the key of a rule's scope. `needs_queue` is true if a rule sums over some jobs of its group, because
--- snapshots have only sums over whole groups.
+-- rule.scope is the key of a rule's scope. `needs_queue` is true if a rule sums over only some jobs of its group,
+-- because snapshots have only sums over whole groups.
 local scopes = { needs_queue = false }
 
 -- The rules that sum over jobs with certain conditions.
@@ -127,8 +127,8 @@ function scopes.holds_all(group, job, places)
   return false
 end
 
--- Returns a text of 0 and 1: for each rule that sums over jobs with certain conditions, whether a job meets them. `past`
--- selects the conditions of a job before an update, as in conditions.held.
+-- Returns a string of 0s and 1s: for each rule that sums over jobs with certain conditions, whether a job meets them.
+-- With `past`, the job before an update is compared, as in conditions.held.
 function scopes.selection(job, past)
   local found = ""
   for _, rule in ipairs(selecting) do
@@ -162,8 +162,8 @@ function scopes.selection_of(ids)
   return found
 end
 
--- Returns the scopes of a job, as a set, and the rules of its groups, in order. A job with several partitions or, from Slurm 24.11
--- on, several QOS may start in any of them. The job therefore belongs to the scopes of each.
+-- Returns the scopes of a job, as a set, and the rules of its groups, in order. A job with several partitions or, from
+-- Slurm 24.11 on, several QOS may start in any of them. The job therefore belongs to the scopes of each.
 function scopes.matching(job)
   local found, rules, places = {}, {}, places_of(job)
   for _, rule in ipairs(rules_for(job.account)) do

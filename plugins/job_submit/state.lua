@@ -94,7 +94,7 @@ function state_module.refresh(state, now, up)
     end
   end
   local snapshot, problem = current_snapshot(state, now, up)
-  -- For sums over some jobs of a group, the table is read instead.
+  -- For sums over only some jobs of a group, the table is read instead.
   if snapshot and not lib.scopes.needs_queue then
     if state.counting ~= "snapshot" or state.counted ~= snapshot then
       read_snapshot(state, snapshot, now)

@@ -23,7 +23,7 @@ since_option = click.option(
 )
 database_option = click.option(
     "--database-config",
-    # The command reports a file that only root and SlurmUser may read.
+    # The command reports an unreadable file itself, and names the users who may read it.
     type=click.Path(path_type=Path, dir_okay=False, readable=False),
     metavar="FILE",
     envvar="SLURM_GPU_DATABASE_CONFIG",

@@ -30,8 +30,8 @@ _DEEPEST = 64
 _MERGE, _TEXT = "tag:yaml.org,2002:merge", "tag:yaml.org,2002:str"
 _NUMBERS = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
 _BASE_60_OR_8 = re.compile(r"[^:]*:.*|[-+]?0[0-7_]+")
-# Amounts whose separator may be that of decimals or of thousands. 0.500 can only have decimals, and 1.125 is
-# read as decimals, since fractions of GPUs are written in this way.
+# Amounts whose separator may mark decimals or thousands. 0.500 can only be a decimal number, and 1.125 is
+# read as one, because fractions of GPUs are written in this way.
 _SEPARATED = re.compile(r"([1-9]\d{0,2})(?:,(\d{3})|\.(\d\d0))( ?[A-Za-z]{0,3})")
 _SHOWN_CHARACTERS = 80
 

@@ -28,7 +28,7 @@ class InUse:
     policy: PolicyInForce
     snapshot: Snapshot
     by_rule: Callable[[], Mapping[str, Usage]]
-    """A function that returns the use by rule, for rules that count some jobs of their groups."""
+    """A function that returns the use by rule, for rules that count only some jobs of their groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ def percent(part: float, whole: float = 100.0) -> str:
 
 
 def sentence(text: str) -> str:
-    """Return the text with a capital letter at its beginning, where "less than 0.1 %" may be."""
+    """Capitalise the first letter of a text, which may begin with "less than 0.1 %"."""
     return text[:1].upper() + text[1:]
 
 

@@ -64,7 +64,7 @@ def test_only_the_steps_that_are_left_for_a_hook_are_named(installed: Installati
     assert finding.remedy == (
         "run scontrol reconfigure"
         if conf
-        else f"once each node has a hook that {glob} matches, as this node has, set Prolog={glob} in "
+        else f"once each node has a hook that {glob} matches, as this node does, set Prolog={glob} in "
         "slurm.conf and run scontrol reconfigure"
     )
 

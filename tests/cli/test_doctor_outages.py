@@ -232,7 +232,7 @@ def test_a_running_slurmctld_without_an_answer_hangs_or_has_another_port(
     assert remedy in str(finding.remedy)
 
 
-def test_a_name_without_an_address_is_the_fault_even_if_slurm_gpudbd_runs_here(
+def test_a_name_that_does_not_resolve_is_reported_even_if_slurm_gpudbd_runs_here(
     installed: Installation, monkeypatch: pytest.MonkeyPatch
 ):
     def unknown(*_: object, **named: object) -> None:
@@ -246,7 +246,7 @@ def test_a_name_without_an_address_is_the_fault_even_if_slurm_gpudbd_runs_here(
     installed.process(7, "slurm-gpudbd")
     remedy = unanswered(installed.at(), f"slurm-gpudbd at {url} cannot be reached: Name or service not known")
     assert remedy == (
-        f"db.invalid has no address: run getent hosts db.invalid; fix database: {url} in "
+        f"db.invalid does not resolve: run getent hosts db.invalid; fix database: {url} in "
         f"{installed.site_file} on every host, or add the name to DNS or /etc/hosts"
     )
     hangs = unanswered(installed.at(), "slurm-gpudbd at /run/x.sock did not answer in time")

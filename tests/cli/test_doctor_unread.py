@@ -78,7 +78,7 @@ def test_a_setting_that_slurm_has_not_read_is_named(
     assert after.remedy == remedy
 
 
-def test_a_setting_that_slurm_conf_lacks_too_is_left_to_set(unset: Installation):
+def test_a_setting_that_slurm_conf_also_lacks_must_still_be_set(unset: Installation):
     without = worst(slurm_conf.prolog_flags(unset.at()))
     _with_conf(unset, "PrologFlags=X11")
     finding = worst(slurm_conf.prolog_flags(unset.at()))
@@ -110,5 +110,5 @@ def test_on_another_host_the_file_of_slurmctld_may_differ(unset: Installation):
     _with_conf(unset, "PrologFlags=Alloc")
     at = dataclasses.replace(unset.at(), host="n1")
     assert worst(slurm_conf.prolog_flags(at)).remedy == (
-        "make sure that slurm.conf on slurmctld's host has the same, then run scontrol reconfigure"
+        "make sure that slurmctld's slurm.conf has the same values, then run scontrol reconfigure"
     )

@@ -31,7 +31,7 @@ _LIMIT = Considered(
 )
 def test_a_violated_limit_is_named_with_its_amounts(changes: dict[str, str | None], amounts: str):
     limit = dataclasses.replace(_LIMIT, **changes)
-    assert list(_observed([limit], ())) == [f"rule share (mode: observe) would refuse it: {amounts}"]
+    assert list(_observed([limit], ())) == [f"rule share (mode: observe) would refuse the job: {amounts}"]
 
 
 @pytest.mark.parametrize("changes", [{"fits": True}, {"mode": "enforce"}, {"mode": "advise"}])

@@ -1,4 +1,4 @@
-"""Without policy.yaml, commands say how to get one."""
+"""Without policy.yaml, commands report how to create one."""
 
 from pathlib import Path
 

@@ -97,7 +97,7 @@ class ExampleCluster:
         decision = self._script.submit(desc, self._partitions)
         assert [text for level, text in decision.log if level == "error"] == []
         prefix = request.command if decision.accepted else f"{request.command}: error"
-        # The snapshot is never written again, so all jobs were just submitted.
+        # The snapshot is never written again, so all jobs count as just submitted.
         lines = [re.sub(r" \(\d+ just submitted\)", "", f"{prefix}: {line}") for line in decision.messages]
         if decision.accepted:
             lines.append(ACCEPTED)

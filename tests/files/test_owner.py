@@ -11,12 +11,12 @@ _REMEDY = (
 )
 
 
-def test_a_user_without_a_name_has_its_uid():
+def test_a_user_without_a_name_is_shown_by_uid():
     assert user_name(os.geteuid()) == pwd.getpwuid(os.geteuid()).pw_name
     assert user_name(4_000_000_000) == "4000000000"
 
 
-def test_a_directory_is_missing_or_belongs_to_another_user(tmp_path: Path):
+def test_a_missing_directory_and_another_owner_are_reported(tmp_path: Path):
     me = user_name(os.geteuid())
     assert why_not_writable(tmp_path) == (
         f"{me} may not write to {tmp_path}, which belongs to {me}{_REMEDY}{tmp_path}"

@@ -53,7 +53,7 @@ def test_a_job_is_seen_while_it_runs_and_afterwards(lab: Lab, database: Database
     assert wait_for(lambda: live("bob"), 60, "others see who holds it", interval_s=1.0) == {"jobs": [job]}
 
     def window() -> list[NodeWindow]:
-        # Each request renews the demand for windows; accounting has the start of the job after some seconds.
+        # Each request renews the demand for windows. Accounting receives the job's start after some seconds.
         try:
             found = list(database.windows(str(job)))
         except NotFoundError:

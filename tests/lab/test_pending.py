@@ -49,7 +49,7 @@ def test_running_jobs_do_not_count(lab: Lab) -> None:
     for n in range(1, 4):
         job = lab.submit("alice", *JOB)
         wait_for(functools.partial(run, lab, n), DEADLINE_S, f"{n} jobs run")
-    # Slurm refreshes the script's job table only after a job has changed, and once per second.
+    # Slurm refreshes the script's job table only after a job has changed, and at most once per second.
     next_second()
     lab.run_as("root", ["scontrol", "update", f"JobId={job}", "Comment=seen"])
     later = ("--begin=now+1hour", *JOB)

@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-# `setup.py build` collects the modules of a wheel. A wheel itself would require a package from the network.
+# `setup.py build` collects the modules of a wheel. Building the wheel itself requires the network.
 _BUILD = """
 import importlib, pathlib, setuptools, sys
 sys.path.insert(0, sys.argv[1])

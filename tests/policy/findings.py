@@ -1,4 +1,4 @@
-"""The outcomes of limits for a job, and what the model knows about other jobs."""
+"""The outcomes of limits for a job, and the other jobs in the model."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from .modelled_limits import NO_AMOUNTS, limits_of, of_rule, of_steps
 _NO_CHANGES = ChangesModel()
 
 
-# In the order of changes.
+# In the order in which they are changed.
 CHANGEABLE = ("qos", "partition", "constraint", "exclusive", "nodes", "walltime")
 
 

@@ -27,7 +27,7 @@ def added_amount(rule: RuleModel, key: str, job: Request) -> float | None:
     if base in RUNNING_SUMS:
         return _of_running(key, job)
     if base in HOUR_LIMITS and part:
-        return None if rule.hard else job.hours(base)  # the sum of a hard rule has it already
+        return None if rule.hard else job.hours(base)  # the sum of a hard rule already includes it
     if base in ("gpus", "cpus", "memory"):
         return job.measure(key)
     return _OF_ONE_JOB[base](job) if base in ("nodes", "tasks", *HOUR_LIMITS) else None

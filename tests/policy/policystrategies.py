@@ -317,7 +317,7 @@ def _may_have_hours(rule: RuleModel) -> bool:
 
 
 def _may_select(per: str, limits: Mapping[str, Limit], kinds: bool) -> bool:
-    """Return whether a rule may have conditions: sums over some jobs of a group have no hours by period."""
+    """Return whether a rule may have conditions, which sums of hours by period do not support."""
     return per == "job" or (kinds and not any(key in PERIOD_LIMITS for key in limits))
 
 

@@ -69,7 +69,7 @@ def test_a_second_apply_is_up_to_date_and_status_agrees(
     ]
 
 
-def test_a_policy_that_changes_until_the_lock_is_acquired_is_applied_as_it_is_then(
+def test_a_policy_that_changes_before_the_lock_is_acquired_is_applied_as_changed(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock = ApplyJournal.lock

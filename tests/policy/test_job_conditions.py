@@ -134,7 +134,7 @@ def test_an_update_that_makes_a_rule_apply_is_judged_by_it() -> None:
         (
             "per: job",
             "per: user",
-            "gpu_hours: used hours cannot be counted for some jobs of a group; leave jobs: out",
+            "gpu_hours: hours are counted only for whole groups; leave jobs: out",
         ),
     ],
 )

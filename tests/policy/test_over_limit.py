@@ -51,7 +51,7 @@ def test_at_the_end_of_a_budget_jobs_run_in_another_qos(lua: str, tmp_path: Path
     ]
 
 
-def test_the_user_learns_the_change_and_the_reason(tmp_path: Path) -> None:
+def test_the_message_names_the_change_and_the_reason(tmp_path: Path) -> None:
     site = site_of(tmp_path, BUDGET)
     write(site, used=4)
     assert submit(site).messages == (
@@ -167,8 +167,8 @@ rules:
     assert excluded == {"a": ("a (over limit)", "b (over limit)"), "b": ("b (over limit)",)}
     circle = text.replace("{accounts: [vision]}", "{qos: [last]}")
     assert [one.rpartition(": ")[2] for one in mistakes(circle)] == [
-        "rules a, b would move jobs in a circle; give the last one other options",
-        "rules b, a would move jobs in a circle; give the last one other options",
+        "rules a, b would move jobs in a circle; give the last one different options",
+        "rules b, a would move jobs in a circle; give the last one different options",
     ]
 
 
@@ -214,7 +214,7 @@ def test_options_are_set_all_or_none(tmp_path: Path) -> None:
     assert "Jobs over the limit get --partition=long, but it does not exist" in " ".join(refused.messages)
 
 
-def test_a_refusal_says_what_to_do_when_other_jobs_have_ended(tmp_path: Path) -> None:
+def test_a_refusal_names_the_command_to_try_when_other_jobs_have_ended(tmp_path: Path) -> None:
     site = Site(tmp_path, rules=[replace(SHARE, limits={"gpus_total": 4000})])
     site.write_snapshot(replace(ONE_GPU, per_job=4))
     refused = submit(site, replace(ONE_GPU, per_job=6), assoc_qos="normal")
@@ -244,9 +244,9 @@ RULE = (
     ("old", "new", "mistake"),
     [
         ("mode: fit", "mode: enforce", "over_limit: mode: enforce refuses jobs; write mode: fit"),
-        ("per: user", "per: job", "over_limit: only rules with per: user, account or group; for one job"),
-        ("gpus_total", "gpus_running", "it is unknown which jobs will run at once; write gpus_total"),
-        ("gpus_total", "nodes_running", "nodes_running: at submission it is unknown which jobs will"),
+        ("per: user", "per: job", "over_limit: allowed only with per: user, account or group; for one job"),
+        ("gpus_total", "gpus_running", "unknown which jobs will run at the same time; write gpus_total"),
+        ("gpus_total", "nodes_running", "nodes_running: at submission, it is unknown which jobs will"),
         ("limits:", "set: {qos: low}, limits:", "'set' is not allowed in a rule with per: user"),
         ("{qos: low}", "{}", "over_limit of rule r is empty; allowed: partition, qos"),
         ("{qos: low}", "{walltime: 4h}", "'walltime' is not a setting of over_limit of rule r"),
@@ -256,7 +256,7 @@ RULE = (
         (
             "limits: {gpus_total: 4}",
             "tiers: [{for: staff, mode: enforce, limits: {gpus_total: 8}}, {limits: {gpus_total: 4}}]",
-            "mode: enforce refuses jobs; leave it out, or leave over_limit: out",
+            "mode: enforce refuses jobs; leave out either mode: or over_limit:",
         ),
     ],
 )  # fmt: skip

@@ -194,7 +194,7 @@ def test_sums_over_some_jobs_are_replayed() -> None:
     tasks = [job(n, n // 10, array_job_id=n // 10) for n in (20, 21, 30, 31, 40)]
     assert refused_ids(replay(*tasks, text=CONDITIONS % "{array: true}")) == [30, 40]
     _, remarks = without_unknown(compiled(CONDITIONS % "{names: [jup*]}"))
-    assert remarks == ["rule r is left out: records do not contain names of jobs"]
+    assert remarks == ["rule r is left out: records do not contain job names"]
 
 
 LENDING = """\

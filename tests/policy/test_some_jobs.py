@@ -1,4 +1,4 @@
-"""Sums over some jobs of a group (`jobs:` in rules with `per: user`, `account` or `group`)."""
+"""Sums over only some jobs of a group (`jobs:` in rules with `per: user`, `account` or `group`)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_snapshots_are_not_used_since_they_have_sums_over_whole_groups(tmp_path:
     assert "the decision failed" in "".join(line for level, line in verdict.log if level == "error")
 
 
-def test_a_reload_keeps_which_admissions_were_selected(tmp_path: Path) -> None:
+def test_a_reload_preserves_which_admissions_were_selected(tmp_path: Path) -> None:
     site = Site(tmp_path, rules=[SESSION])
     assert accepted(site, TRAIN) == [True]
     site.load()

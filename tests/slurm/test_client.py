@@ -341,7 +341,7 @@ def test_a_failed_command_is_quoted_with_its_stderr():
         run_command(["sleep", "5"], {"PATH": "/bin:/usr/bin"}, 0.05)
 
 
-def test_a_host_without_slurm_conf_is_named_instead_of_errors_of_dns():
+def test_a_missing_slurm_conf_is_reported_instead_of_dns_errors():
     printed = (
         "scontrol: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host",
         "scontrol: error: fetch_config: DNS SRV lookup failed",

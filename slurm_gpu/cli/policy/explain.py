@@ -117,7 +117,7 @@ def _observed(considered: Sequence[Considered], changing: Collection[str]) -> It
         amounts = [most, f"requested {limit.requested}"]
         if limit.used is not None:
             amounts.insert(0, f"used {limit.used}")
-        yield (f"rule {limit.rule} (mode: observe) would refuse it: {limit.label}: {', '.join(amounts)}")
+        yield (f"rule {limit.rule} (mode: observe) would refuse the job: {limit.label}: {', '.join(amounts)}")
 
 
 def _print_limits(considered: Sequence[Considered]) -> None:

@@ -222,7 +222,7 @@ def _decided(decision: JobDecision, zone: ZoneInfo) -> Iterator[str]:
 
 
 def _zones(decision: JobDecision, n_nodes: int, *, is_logged: bool) -> Iterator[str]:
-    """Yield how the nodes of the job are kept close together, if it has several nodes."""
+    """Yield lines about how the nodes of the job are kept close together, if it has several nodes."""
     if decision.placed is None:
         if n_nodes > 1:
             none = "No zone was needed to keep its nodes close together."

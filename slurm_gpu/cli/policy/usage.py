@@ -80,7 +80,7 @@ def read_active(site: CommandSite) -> ActivePolicy:
 
 
 def read_use(site: CommandSite, active: ActivePolicy) -> tuple[Snapshot, Mapping[str, Usage]]:
-    """Return the usage, and the usage by rule for rules that count some jobs of their groups.
+    """Return the usage, and the usage by rule for rules that count only some jobs of their groups.
 
     The usage comes from the snapshot or, without one, from the queue; the usage by rule always comes from the
     queue.

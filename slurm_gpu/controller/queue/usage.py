@@ -180,7 +180,7 @@ def usage_of(jobs: Iterable[CountedJob], groups: Iterable[GroupInForce], facts: 
 
 
 def selecting_rules(policy: PolicyInForce) -> tuple[RuleInForce, ...]:
-    """Return the rules that sum over some jobs of their groups."""
+    """Return the rules that sum over only some jobs of their groups."""
     return tuple(rule for rule in policy.rules if rule.counts_some_jobs)
 
 

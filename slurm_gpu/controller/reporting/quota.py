@@ -120,7 +120,7 @@ def quota_of(
 ) -> list[QuotaLine]:
     """Return all limits that can apply to the user's jobs, in the order of the policy.
 
-    Snapshots have sums over whole groups, so rules that count some jobs of their groups use `by_rule`.
+    Snapshots have sums over whole groups, so rules that count only some of a group's jobs use `by_rule`.
     Without `by_rule`, the use for these rules is unknown. Limits of a group are left out if the user's
     accounts and QOS allow no jobs in the group.
     """

@@ -357,7 +357,7 @@ def _translated(url: URL) -> Iterator[None]:
 
 
 def _hint(url: URL, error: DBAPIError) -> str:
-    """Return what the driver's message omits: the file of SQLite and its owners, or MariaDB's address."""
+    """Return what the driver's message omits: the SQLite file and its owner, or MariaDB's address."""
     if url.get_backend_name() == "sqlite":
         if not any(message in str(error.orig) for message in _OF_ACCESS):
             return ""

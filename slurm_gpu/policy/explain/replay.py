@@ -137,7 +137,7 @@ def without_unknown(compiled: Mapping[str, Plain]) -> tuple[dict[str, Plain], li
             remarks.append(f"rule {rule['id']} is left out: records do not distinguish interactive jobs")
             continue
         if _table(kept.get("jobs")).get("names"):
-            remarks.append(f"rule {rule['id']} is left out: records do not contain names of jobs")
+            remarks.append(f"rule {rule['id']} is left out: records do not contain job names")
             continue
         if _table(kept.get("when")).get("run"):
             remarks.append(

@@ -114,7 +114,7 @@ class _Check(Decoder):
             chain = moving_on(rule, policy)
             if any(takes_over(rule, other, policy) for other in chain[1:]):
                 names = ", ".join(one.id for one in chain)
-                message = f"rules {names} would move jobs in a circle; give the last one other options"
+                message = f"rules {names} would move jobs in a circle; give the last one different options"
                 self.fail((*rule.location, "over_limit"), f"over_limit: {message}", key=True)
 
     def known_groups(self, at: Location, names: Sequence[str] | None, groups: Mapping[str, Group]) -> None:
@@ -268,7 +268,7 @@ class _Check(Decoder):
                     (*at, "limits", key), f"{key}: in a rule with per: {per}, write {written}", key=True
                 )
             if key in UNITS and per is not Per.JOB and self.has(*at, "jobs"):
-                message = f"{key}: used hours cannot be counted for some jobs of a group; leave jobs: out"
+                message = f"{key}: hours are counted only for whole groups; leave jobs: out"
                 self.fail_once((*at, "limits", key), message, key=True)
             if key not in LIMITS or LIMITS[key].allowed_per(per):
                 continue

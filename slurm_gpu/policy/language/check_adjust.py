@@ -33,7 +33,7 @@ def check_adjust(decoder: Decoder, rule: PolicyRule) -> PolicyRule:
         decoder.fail(at, "adjust is empty; write bounds such as {gpus_running: [8, 24]}")
     conditions = (rule.kind, rule.jobs, rule.when)
     if rule.mode is not Mode.ENFORCE or any(condition is not None for condition in conditions):
-        message = "allowed only in rules with mode: enforce and without kind:, jobs: and when:"
+        message = "allowed only in rules with mode: enforce and without kind:, jobs: or when:"
         decoder.fail(at, f"adjust: {message}", key=True)
     rule = replace(rule, limits=rule.limits or RuleLimits(), adjust=())
     found = [_bounds(decoder, (*at, key), item, key, rule) for key, item in table.items()]

@@ -51,23 +51,23 @@ def check_not_urgent(decoder: Decoder, rules: Iterable[PolicyRule], qos: str) ->
         for key in (*CHANGES, OVER_LIMIT):
             value = decoder.at(*rule.location, key, "qos")
             if isinstance(value, str) and value.lower() == qos:
-                message = f"qos: only users can request the QOS of urgent jobs; write another QOS than {qos}"
+                message = f"qos: only users can request the QOS of urgent jobs; write a QOS other than {qos}"
                 decoder.fail_once((*rule.location, key, "qos"), message)
 
 
 def _over_limit(decoder: Decoder, rule: PolicyRule) -> None:
-    """Report settings of a rule with `over_limit:` that a job cannot exceed at its submission."""
+    """Report settings that cannot be combined with `over_limit:` in a rule."""
     at = rule.location
     for key in CHANGES:
         if decoder.has(*at, key):
             message = f"{key}: this rule has over_limit; write {key}: in another rule"
             decoder.fail_once((*at, key), message, key=True)
     if rule.per is Per.JOB:
-        message = "over_limit: only rules with per: user, account or group; for one job, use set: and jobs:"
+        message = "over_limit: allowed only with per: user, account or group; for one job, use set: and jobs:"
         decoder.fail_once((*at, OVER_LIMIT), message, key=True)
     for tier in rule.tiers or ():
         if tier.mode is Mode.ENFORCE:
-            message = "mode: enforce refuses jobs; leave it out, or leave over_limit: out"
+            message = "mode: enforce refuses jobs; leave out either mode: or over_limit:"
             decoder.fail_once((*tier.location, "mode"), message)
     for place in (at, *(tier.location for tier in rule.tiers or ())):
         limits = decoder.at(*place, "limits")
@@ -75,7 +75,7 @@ def _over_limit(decoder: Decoder, rule: PolicyRule) -> None:
             if key in LIMITS and LIMITS[key].scope is Scope.RUNNING:
                 instead = key.replace("running", "total")
                 hint = f"; write {instead}" if instead in LIMITS else ""
-                message = f"{key}: at submission it is unknown which jobs will run at once{hint}"
+                message = f"{key}: at submission, it is unknown which jobs will run at the same time{hint}"
                 decoder.fail_once((*place, "limits", key), message, key=True)
 
 

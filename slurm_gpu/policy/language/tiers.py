@@ -93,7 +93,7 @@ def takes_over(rule: PolicyRule, other: PolicyRule, policy: Policy) -> bool:
 
 
 def _over_limit_group(rule: PolicyRule) -> Group:
-    """Return the jobs with the options that a rule sets for jobs over its limits."""
+    """Return the group of jobs with the options that a rule sets for jobs over its limits."""
     assert rule.over_limit is not None
     given = {key: value for key, value in rule.over_limit.table().items() if value is not None}
     label = " and ".join(f"QOS {value}" if key == "qos" else f"{key} {value}" for key, value in given.items())

@@ -131,7 +131,7 @@ class RuleInForce:
 
     @property
     def counts_some_jobs(self) -> bool:
-        """Return whether the rule sums over some jobs of its group, which snapshots do not distinguish."""
+        """Return whether the rule sums over only some jobs of its group; snapshots have no such sums."""
         return self.per != "job" and not (self.kind is None and self.jobs is None)
 
     def exception_of(self, uid: int, now_s: float) -> Mapping[str, Any] | None:

@@ -74,7 +74,7 @@ def skipped(message: str) -> CheckResult:
 def unreadable(error: Exception) -> CheckResult | None:
     """Return a skipped check if an error means that this user may not read a file; None otherwise.
 
-    Root may read every file, so other errors denied root access.
+    Return None for root, who may read every file: something other than permissions denied access.
     """
     errors = error.errors if isinstance(error, InvalidFileError) else (error,)
     causes = [one if isinstance(one, PermissionError) else one.__cause__ for one in errors]

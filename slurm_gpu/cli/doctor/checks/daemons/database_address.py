@@ -55,12 +55,12 @@ def unanswered(at: DoctorContext, error: str) -> str:
 
 
 def _unknown_name(at: DoctorContext, error: str) -> str | None:
-    """Return the remedy if the request failed because `database:` has a host name without an address."""
+    """Return the remedy if the request failed because `database:` has a host name that does not resolve."""
     url = at.site.config.database
     if url not in error or has_address(database_host(at)):
         return None
     return (
-        f"{database_host(at)} has no address: run getent hosts {database_host(at)}; fix database: {url} in "
+        f"{database_host(at)} does not resolve: run getent hosts {database_host(at)}; fix database: {url} in "
         f"{at.site.config_path} on every host, or add the name to DNS or /etc/hosts"
     )
 

@@ -117,5 +117,5 @@ def _command(at: DoctorContext, daemon: str) -> str | None:
 
 
 def _user(daemon: str) -> str:
-    """Return the user that must start a daemon; root starts the others."""
+    """Return " as SlurmUser" for a daemon that SlurmUser must start; root starts the others."""
     return " as SlurmUser" if daemon in _AS_SLURM_USER else ""

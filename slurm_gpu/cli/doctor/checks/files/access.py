@@ -11,7 +11,7 @@ from pathlib import Path
 
 # The uid of `nobody`, which represents any user without files or groups.
 ANY_USER = 65534
-# The permission to run a script, which its interpreter reads.
+# The permissions required to run a script, because its interpreter also reads it.
 EXECUTE = stat.S_IROTH | stat.S_IXOTH
 
 

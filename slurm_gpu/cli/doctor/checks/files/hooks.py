@@ -87,7 +87,7 @@ def _preparing(at: DoctorContext, kind: str, pattern: str) -> str:
     """Return what to do on the nodes before slurm.conf names this pattern."""
     files = [hook_file(path) for path in matched(pattern)]
     if at.is_gpu_node and any(file.event == kind.lower() for file in files):
-        return f"once each node has a hook that {pattern} matches, as this node has,"
+        return f"once each node has a hook that {pattern} matches, as this node does,"
     return (
         f"{placing(kind, [pattern])} on each GPU node, and {nothing(pattern)} on each node without GPUs; then"
     )

@@ -67,7 +67,7 @@ def _program(at: DoctorContext) -> Iterator[CheckResult]:
     program = at.program()
     files = [(path, EXECUTE) for path in program.executables]
     files += [(path, stat.S_IROTH) for path in program.modules]
-    # A link requires the right to enter its own directory, and all rights to the file to which it leads.
+    # A link requires permission to search its own directory, and the permissions on its target.
     needed = [one for path, right in files for one in ((path.resolve(), right), (path.parent, stat.S_IXOTH))]
     for path, right in dict.fromkeys(needed):
         if not path.exists() or (denied := denies(path, ANY_USER, right)) is None:

@@ -30,9 +30,9 @@ RESTART = "restart slurmctld"
 def reads(*keys: str, remedy: str = RECONFIGURE) -> Callable[[_RunCheck], _RunCheck]:
     """Return a decorator for a check of the settings `keys`: it recognises problems that slurm.conf solves.
 
-    If slurm.conf on this host has other values than slurmctld and these values solve all problems, the
-    findings name the lines, and the remedy is `remedy`. If they solve only a part, the findings about the
-    values in slurm.conf are returned.
+    If slurm.conf on this host has other values than slurmctld, problems that these values solve name the
+    lines, and their remedy is `remedy`. If the values in slurm.conf have problems of their own, those are
+    reported instead.
     """
 
     def decorate(check: _RunCheck) -> _RunCheck:
@@ -87,7 +87,7 @@ def _unread_partitions(
 def not_read(at: DoctorContext, one: CheckResult, lines: Sequence[ConfLine], remedy: str) -> CheckResult:
     """Return the finding for a problem that these lines solve as soon as Slurm reads them."""
     texts = [f"{line.place} has {line}" for line in lines]
-    same = "" if at.is_controller else "make sure that slurm.conf on slurmctld's host has the same, then "
+    same = "" if at.is_controller else "make sure that slurmctld's slurm.conf has the same values, then "
     return dataclasses.replace(
         one,
         message=f"{' and '.join(texts)}, which Slurm has not read yet; until then, {one.message}",
