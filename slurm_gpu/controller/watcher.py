@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 from slurm_gpu.clock import Clock
 from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.controller.duty import InUse, QueueView
-from slurm_gpu.controller.queue.amounts import CountingFacts, amounts_of
+from slurm_gpu.controller.queue.amounts import CountingFacts, amounts_of, limit_of
 from slurm_gpu.controller.queue.demand import DecisionsWatch
 from slurm_gpu.controller.queue.ended_runs import EndedRunsPoll
 from slurm_gpu.controller.queue.nodes import NodeCache
@@ -273,7 +273,6 @@ class QueueWatcher:
         self, jobs: Sequence[CountedJob], now_s: float
     ) -> Iterator[tuple[UsageOwner, HourlyUse, float]]:
         """Yield the owner, the use per hour and the remaining time of each pending or running job."""
-        limits = {part.name: part.default_time_s or part.max_time_s for part in self._last_partitions}
         for job in jobs:
             if job.phase is JobPhase.ENDED:
                 continue
@@ -283,16 +282,9 @@ class QueueWatcher:
                 left_s = math.inf if job.end_s is None else job.end_s - now_s
                 if job.is_suspended and job.limit_s is not None:
                     left_s = job.limit_s  # Slurm moves the end of a suspended job when it resumes
-            elif job.limit_s is not None:
-                left_s = job.limit_s
             else:
-                of_partitions = [limits.get(name) for name in job.partition.split(",")]
-                left_s = max(math.inf if limit_s is None else limit_s for limit_s in of_partitions)
+                left_s = limit_of(job, self.facts)
             yield owner_of(job), hourly, left_s
-
-    @property
-    def _last_partitions(self) -> Sequence[Partition]:
-        return () if self._partitions is None else self._partitions[1]
 
 
 def _has_accounting(settings: SlurmSettings) -> bool:
@@ -317,6 +309,7 @@ def facts_of(
         partition_types=policy.partition_gpu_types,
         default_mib_per_cpu=policy.default_mib.get("per_cpu"),
         whole_partitions=frozenset(partition.name for partition in partitions if partition.whole_nodes),
+        partition_limits_s={part.name: part.default_time_s or part.max_time_s for part in partitions},
         node_types=types,
     )
 

@@ -150,6 +150,11 @@ def test_the_refusal_does_not_claim_that_no_smaller_job_fits(tmp_path: Path) -> 
         ({"gpu_types": {"h100": True}}, {}, False),
         ({"at_least": {"walltime_s": 7200}}, {"limit_s": 7200}, True),
         ({"at_least": {"walltime_s": 7200}}, {"limit_s": 7199}, False),
+        # Without --time, jobs get the default time limit of their partition.
+        ({"at_least": {"walltime_s": 7200}}, {}, False),
+        ({"at_least": {"walltime_s": 7200}}, {"partition": "gpu,endless"}, True),
+        ({"at_most": {"walltime_s": 3600}}, {}, True),
+        ({"at_most": {"walltime_s": 3600}}, {"partition": "endless"}, False),
         ({"at_least": {"mgpu": 2000}}, {"per_job": "gres:gpu:2"}, True),
         ({"at_most": {"mgpu": 1000}}, {"per_job": "gres:gpu:2"}, False),
         ({"at_least": {"nodes": 2}}, {"n_nodes": 3}, True),
@@ -159,7 +164,10 @@ def test_the_refusal_does_not_claim_that_no_smaller_job_fits(tmp_path: Path) -> 
 def test_the_limits_of_a_user_count_the_same_jobs(
     conditions: dict[str, object], job: dict[str, object], expected: bool
 ) -> None:
-    facts = CountingFacts(partition_types={"gpu": frozenset({"a100", "h100"})})
+    facts = CountingFacts(
+        partition_types={"gpu": frozenset({"a100", "h100"})},
+        partition_limits_s={"gpu": 3600, "endless": None},
+    )
     jobs = {"at_least": {}, "at_most": {}, **conditions}
     rule = RuleInForce("r", GroupInForce("g"), "user", "So.", "enforce", {"jobs_total": 1}, jobs=jobs)
     request = {"per_job": "", "per_node": "", "tres": "cpu=1,node=1", **job}

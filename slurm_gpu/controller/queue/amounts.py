@@ -47,6 +47,8 @@ class CountingFacts:
     """The GPU types in each partition."""
     default_mib_per_cpu: int | None = None
     """DefMemPerCPU in slurm.conf; Slurm includes it in its total if a job requests no memory."""
+    partition_limits_s: Mapping[str, float | None] = field(default_factory=dict)
+    """The time limit of a job without --time in each partition; None if there is none."""
     node_types: Mapping[str, str] = field(default_factory=dict)
     """The GPU type of nodes with a single type, used if Slurm's totals contain no type."""
 
@@ -72,6 +74,14 @@ def least_amounts_of(job: CountedJob, facts: CountingFacts) -> Amounts:
     if job.phase is not JobPhase.PENDING:
         return amounts_of(job, facts)
     return amounts_of(replace(job, n_nodes=_whole(_totals(job.tres), "node")), facts)
+
+
+def limit_of(job: CountedJob, facts: CountingFacts) -> float:
+    """Return the time limit of a job in seconds, infinite if there is none."""
+    if job.limit_s is not None:
+        return job.limit_s
+    limits = [facts.partition_limits_s.get(name) for name in job.partition.split(",")]
+    return max(math.inf if limit_s is None else limit_s for limit_s in limits)
 
 
 def asked_gpu_types(job: CountedJob) -> frozenset[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -13,6 +12,7 @@ from slurm_gpu.controller.queue.amounts import (
     amounts_of,
     asked_gpus,
     least_amounts_of,
+    limit_of,
 )
 from slurm_gpu.policy.language.membership import is_among
 from slurm_gpu.policy.lua.installed import RuleInForce
@@ -45,9 +45,9 @@ def _may_meet(conditions: Mapping[str, Any], job: CountedJob, facts: CountingFac
     most, least = amounts_of(job, facts), least_amounts_of(job, facts)
     if types and not (most.mgpu and _may_have(types, job, most, facts)):
         return False
-    limit_s = math.inf if job.limit_s is None else job.limit_s
+    limit_s = limit_of(job, facts)
     largest = {"mgpu": most.mgpu, "nodes": most.nodes, "walltime_s": limit_s}
-    smallest = {"mgpu": least.mgpu, "nodes": least.nodes, "walltime_s": job.limit_s or 0}
+    smallest = {"mgpu": least.mgpu, "nodes": least.nodes, "walltime_s": limit_s}
     return all(largest[key] >= value for key, value in (conditions.get("at_least") or {}).items()) and all(
         smallest[key] <= value for key, value in (conditions.get("at_most") or {}).items()
     )
