@@ -88,17 +88,14 @@ local function nodes_of(count, job)
   return { min_nodes = count, max_nodes = count, num_tasks = tasks, min_cpus = cpus }
 end
 
--- The longest time limit of any of these partitions, in seconds.
+-- The longest time limit of any of these partitions, in seconds; infinite without a partition.
 local function longest_s(job, partitions)
-  local longest = 0
+  local longest
   for name in partitions:gmatch("[^,]+") do
     local part = job.parts and job.parts[name]
-    longest = math.max(longest, 60 * (part and amounts.u32(part.max_time) or math.huge))
+    longest = math.max(longest or 0, 60 * (part and amounts.u32(part.max_time) or math.huge))
   end
-  if longest == 0 then
-    return math.huge -- no partition has a maximum
-  end
-  return longest
+  return longest or math.huge
 end
 
 -- By option, in the order of changes: `option`, its name; `named`, the value that a job_desc names, or nil; `has`,

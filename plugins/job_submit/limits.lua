@@ -229,7 +229,7 @@ local function check_names(rule, key, names, job)
   return wrong and finding or nil
 end
 
-local NO_OPTIONS = {}
+local NONE = {}
 local TEXTS = { required = "This rule requires %s.", forbidden = "This rule forbids %s." }
 
 -- Checks an option that a rule requires or forbids. An update has only the options that it changes or clears.
@@ -348,7 +348,7 @@ end
 
 function limits.run(job, state)
   local findings, room = {}, {}
-  local over_limit = job.over_limit or NO_OPTIONS -- see changes.lua
+  local over_limit = job.over_limit or NONE -- see changes.lua
   local least_left
   local bound_by_rules = false
   local bounds, possible, all = {}, nil, nil
@@ -384,7 +384,7 @@ function limits.run(job, state)
           compare(rule, key, check_names, rule, key, value, job)
         end
       end
-      for _, option in ipairs(rule.options and lib.options or NO_OPTIONS) do
+      for _, option in ipairs(rule.options and lib.options or NONE) do
         local need = rule.options[option.key]
         if need then
           compare(rule, "option:" .. option.key, check_option, rule, option, need, job)

@@ -19,7 +19,10 @@ local times = {}
 
 -- Stores the time limits of the partitions of a submission.
 function queue.note_partitions(parts)
-  for name, part in pairs(lib.scopes.selects and parts or {}) do
+  if not lib.scopes.selects then
+    return
+  end
+  for name, part in pairs(parts) do
     times[name] = { default_time = part.default_time, max_time = part.max_time }
   end
 end

@@ -130,10 +130,10 @@ end
 -- Returns a string of 0s and 1s: for each rule that sums over jobs with certain conditions, whether a job meets them.
 -- With `past`, the job before an update is compared, as in conditions.held.
 function scopes.selection(job, past)
+  local holds = past and lib.conditions.held or lib.conditions.hold
   local found = ""
   for _, rule in ipairs(selecting) do
-    local holds = past and lib.conditions.held(rule.jobs, job) or not past and lib.conditions.hold(rule.jobs, job)
-    found = found .. (holds and "1" or "0")
+    found = found .. (holds(rule.jobs, job) and "1" or "0")
   end
   return found
 end
