@@ -19,7 +19,12 @@ from slurm_gpu.errors import InvalidFileError
 from slurm_gpu.policy.language.adjustments import Moved, read_moves, with_moves
 from slurm_gpu.policy.language.amounts import RuleLimits
 from slurm_gpu.policy.language.check_adjust import check_adjust
-from slurm_gpu.policy.language.check_changes import CHANGES, check_changes, check_not_urgent
+from slurm_gpu.policy.language.check_changes import (
+    CHANGES,
+    check_changes,
+    check_no_circles,
+    check_not_urgent,
+)
 from slurm_gpu.policy.language.hour_sums import UNITS
 from slurm_gpu.policy.language.limits import AT_LEAST, LIMITS, LimitUnit, flat_amounts, with_exact
 from slurm_gpu.policy.language.membership import has_wildcard
@@ -40,7 +45,7 @@ from slurm_gpu.policy.language.model import (
     Urgent,
 )
 from slurm_gpu.policy.language.periods import CALENDAR
-from slurm_gpu.policy.language.tiers import expanded, moving_on, takes_over
+from slurm_gpu.policy.language.tiers import expanded
 from slurm_gpu.policy.language.value_types import MOST_MEMORY_PER_GPU_MIB
 from slurm_gpu.text.units import format_duration, format_memory_mib
 
@@ -96,7 +101,7 @@ class _Check(Decoder):
         self.one_owner_each(owners)
         policy = replace(policy, rules=rules, exceptions=exceptions, owners=owners)
         if not self.failed:
-            self.circles(policy)
+            check_no_circles(self, policy)
         if policy.colocation is not None:
             policy = replace(policy, colocation=self.colocation(policy.colocation, policy.groups))
         if policy.cancel_idle is not None:
@@ -107,15 +112,6 @@ class _Check(Decoder):
             policy = self.with_urgent(policy.urgent, policy)
         self.finish()
         return expanded(policy)
-
-    def circles(self, policy: Policy) -> None:
-        """Check that no rules with over_limit move jobs in a circle."""
-        for rule in policy.rules:
-            chain = moving_on(rule, policy)
-            if any(takes_over(rule, other, policy) for other in chain[1:]):
-                names = ", ".join(one.id for one in chain)
-                message = f"rules {names} would move jobs in a circle; give the last one different options"
-                self.fail((*rule.location, "over_limit"), f"over_limit: {message}", key=True)
 
     def known_groups(self, at: Location, names: Sequence[str] | None, groups: Mapping[str, Group]) -> None:
         for index, name in enumerate(names or ()):

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from slurm_gpu.config.decoder import Decoder
 from slurm_gpu.config.yaml_source import Location
 from slurm_gpu.policy.language.limits import LIMITS, Scope
-from slurm_gpu.policy.language.model import Mode, Per, PolicyRule
+from slurm_gpu.policy.language.model import Mode, Per, Policy, PolicyRule
+from slurm_gpu.policy.language.tiers import moving_on, takes_over
 
 # The tables of options that only rules with `per: job` can have.
 CHANGES = ("set", "defaults")
@@ -53,6 +54,16 @@ def check_not_urgent(decoder: Decoder, rules: Iterable[PolicyRule], qos: str) ->
             if isinstance(value, str) and value.lower() == qos:
                 message = f"qos: only users can request the QOS of urgent jobs; write a QOS other than {qos}"
                 decoder.fail_once((*rule.location, key, "qos"), message)
+
+
+def check_no_circles(decoder: Decoder, policy: Policy) -> None:
+    """Report rules with `over_limit:` that move jobs in a circle."""
+    for rule in policy.rules:
+        chain = moving_on(rule, policy)
+        if any(takes_over(rule, other, policy) for other in chain[1:]):
+            names = ", ".join(one.id for one in chain)
+            message = f"rules {names} would move jobs in a circle; give the last one different options"
+            decoder.fail((*rule.location, OVER_LIMIT), f"over_limit: {message}", key=True)
 
 
 def _over_limit(decoder: Decoder, rule: PolicyRule) -> None:

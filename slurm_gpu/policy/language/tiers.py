@@ -94,13 +94,15 @@ def takes_over(rule: PolicyRule, other: PolicyRule, policy: Policy) -> bool:
 
 def _over_limit_group(rule: PolicyRule) -> Group:
     """Return the group of jobs with the options that a rule sets for jobs over its limits."""
-    assert rule.over_limit is not None
-    given = {key: value for key, value in rule.over_limit.table().items() if value is not None}
-    label = " and ".join(f"QOS {value}" if key == "qos" else f"{key} {value}" for key, value in given.items())
-    conditions: dict[str, tuple[str, ...]] = {
-        "partitions" if key == "partition" else key: (str(value),) for key, value in given.items()
-    }
-    return Group(f"{rule.id} (over limit)", **conditions, label=label)  # type: ignore[arg-type]
+    given = rule.over_limit
+    assert given is not None
+    texts = (given.partition and f"partition {given.partition}", given.qos and f"QOS {given.qos}")
+    return Group(
+        f"{rule.id} (over limit)",
+        partitions=None if given.partition is None else (given.partition,),
+        qos=None if given.qos is None else (given.qos,),
+        label=" and ".join(filter(None, texts)),
+    )
 
 
 def _parts(rule: PolicyRule, policy: Policy) -> list[_RulePart]:
