@@ -186,7 +186,11 @@ def _inner(key: str, shape: Shape) -> tuple[str, type | None]:
 
 def _value(shape: Shape) -> str:
     if shape.one_or_table is not None:
-        return f"{_described(shape.one_or_table.one)}; or table by {_short(shape.one_or_table.key.what)}"
+        either = shape.one_or_table
+        inner = (
+            "" if either.inner is None else f", each a value or a table by {_short(either.inner.key.what)}"
+        )
+        return f"{_described(either.one)}; or table by {_short(either.key.what)}{inner}"
     if shape.value_type is not None:
         return _described(shape.value_type)
     key, *item = map(shape_of, get_args(shape.type))

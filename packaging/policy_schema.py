@@ -96,8 +96,9 @@ def value_schema(shape: Shape) -> Schema:
     """Return the schema of a value."""
     either, items = shape.one_or_table, shape.items
     if either is not None:
-        table = _by_name(either.key.schema, dict(either.one.schema), Items(least=1))
-        return {"anyOf": [dict(either.one.schema), table]}
+        one = dict(either.one.schema)
+        item = value_schema(Shape(None, either.one, either.inner, ANY_NUMBER)) if either.inner else one
+        return {"anyOf": [one, _by_name(either.key.schema, item, Items(least=1))]}
     if shape.value_type is not None:
         return dict(shape.value_type.schema)
     if is_dataclass(shape.type):

@@ -1,4 +1,4 @@
--- requires: amounts, calendar, judge, remedy, state, wording
+-- requires: amounts, calendar, judge, measures, remedy, state, wording
 -- Writes the last lines of a refusal: a command that would be accepted, or a way to make the job fit.
 local _, lib = ...
 local wrap, width, WIDTH = lib.wording.wrap, lib.wording.width, lib.wording.WIDTH
@@ -34,7 +34,7 @@ end
 -- Returns whether it added the line.
 local function add_period(lines, findings)
   for _, finding in ipairs(findings) do
-    local period = finding.hours and finding.key:match(":(.+)$")
+    local _, period = lib.measures.parts_of(finding.hours and finding.key or "")
     if period and finding.used then
       local days, next = period:match("^(%d+)d$"), "the next " .. period .. " begins"
       if days then

@@ -116,9 +116,9 @@ local function text_of(job, sum)
     "rules=" .. (#ids > 0 and encode(table.concat(ids, ",")) or "-"),
   }
   local committed = {}
-  for _, kind in ipairs(lib.measures.hours) do
-    if sum[kind.unit] then
-      committed[#committed + 1] = string.format("%s:%.6f", kind.unit, sum[kind.unit])
+  for _, hours in ipairs(lib.measures.committed) do
+    if sum[hours.unit] then
+      committed[#committed + 1] = string.format("%s:%.6f", hours.unit, sum[hours.unit])
     end
   end
   if #committed > 0 then

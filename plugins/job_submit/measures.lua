@@ -29,14 +29,14 @@ local function number_with_gpus(name)
 end
 
 -- The limits on hours. `unit` is the name of their sums in the snapshot. `hourly` returns the hours that a job uses per
--- hour, given its size and the job (or job.past for the size before an update).
+-- hour, given its size, the job (or job.past for the size before an update) and the GPU type; nil for all types.
 measures.hours = {
   {
     key = "gpu_hours",
     unit = "gpu_h",
     name = "GPU-hours",
-    hourly = function(size)
-      return size.mgpu / 1000
+    hourly = function(size, _, gpu_type)
+      return (gpu_type and size.types[gpu_type] or gpu_type == nil and size.mgpu or 0) / 1000
     end,
   },
   { key = "cpu_hours", unit = "cpu_h", name = "CPU-hours", hourly = number("cpus") },
@@ -45,8 +45,8 @@ measures.hours = {
 
 -- Returns the hours that a job, or each array task of it, may use. A job without GPUs uses no GPU-hours, whatever its
 -- time limit.
-local function hours_of(kind, size, job, walltime_s, tasks)
-  local hourly = kind.hourly(size, job)
+local function hours_of(kind, gpu_type, size, job, walltime_s, tasks)
+  local hourly = kind.hourly(size, job, gpu_type)
   return hourly > 0 and hourly * (tasks or 1) * (walltime_s or 0) / 3600 or 0
 end
 
@@ -69,7 +69,8 @@ end
 -- the size before an update), and returns nil if the limit does not apply to the job. `sum` names the measure of a
 -- limit on the sum over the rule's jobs. Limits on running jobs are compared with the job alone: a job that exceeds one
 -- by itself would never start, while other jobs only make it wait. `bound` converts the rule's number into the limit of
--- one job. The limit of one GPU type (gpus:a100) or period (gpu_hours:week) is derived from the entry for all of them.
+-- one job. The limit of one GPU type (gpus:a100) or period (gpu_hours:week, gpu_hours:week:a100) is derived from the
+-- entry for all of them.
 -- That of a period has `hours` (the unit), and the names of its sums in the snapshot: `used`, `committed`, and `before`
 -- if the unused part of the preceding period is added.
 -- `minimum` has the fields that differ for a minimum (at_least:gpus), which is measured on job.least.
@@ -176,7 +177,7 @@ for _, kind in ipairs(measures.hours) do
     text = amounts.format_number,
     kind = kind,
     of = function(size, job)
-      return hours_of(kind, size, job, job.walltime_s)
+      return hours_of(kind, nil, size, job, job.walltime_s)
     end,
   }
 end
@@ -215,24 +216,47 @@ end
 -- The longest time limit that hard limits count, in seconds; jobs without a time limit count with this value.
 local MOST_S = 365 * 86400
 
--- The kinds of hours for which a rule also counts the hours that jobs may still use.
-local committed = {}
-for _, kind in ipairs(measures.hours) do
-  for _, rule in ipairs(policy.rules) do
-    for key in pairs(rule.hard and rule.limits or {}) do
-      if key:match("^[^:]+") == kind.key and committed[#committed] ~= kind then
-        committed[#committed + 1] = kind
+-- Returns the limit, the period and the GPU type in a key such as gpu_hours:week or gpu_hours:week:a100; nil for no
+-- period or no type.
+function measures.parts_of(key)
+  local limit, period, gpu_type = key:match("^([^:]+):?([^:]*):?(.*)$")
+  return limit, period ~= "" and period or nil, gpu_type ~= "" and gpu_type or nil
+end
+
+-- Returns the name of a sum of hours: of one GPU type, if there is a type.
+local function of_gpu_type(name, gpu_type)
+  return gpu_type and name .. ":" .. gpu_type or name
+end
+
+-- The hours that a rule also counts as long as jobs may still use them: {unit, kind, gpu_type}, sorted by unit.
+local function find_committed()
+  local found, known = {}, {}
+  for _, kind in ipairs(measures.hours) do
+    for _, rule in ipairs(policy.rules) do
+      for key in pairs(rule.hard and rule.limits or {}) do
+        local limit, period, gpu_type = measures.parts_of(key)
+        local unit = of_gpu_type(kind.unit, gpu_type)
+        if limit == kind.key and period and not known[unit] then
+          known[unit] = true
+          found[#found + 1] = { unit = unit, kind = kind, gpu_type = gpu_type }
+        end
       end
     end
   end
+  table.sort(found, function(one, other)
+    return one.unit < other.unit
+  end)
+  return found
 end
+measures.committed = find_committed()
 
--- Returns the amounts that a job of this size adds to sums, by measure. `gpu_h` and so on are the hours that it may
--- use, which hard limits count until it ends.
+-- Returns the amounts that a job of this size adds to sums, by measure. `gpu_h`, `gpu_h:a100` and so on are the hours
+-- that it may use, which hard limits count until it ends.
 function measures.vector(size, job, tasks, is_pending)
   local vector = lib.size.vector(size, tasks, is_pending)
-  for _, kind in ipairs(committed) do
-    vector[kind.unit] = hours_of(kind, size, job, math.min(job.walltime_s or 0, MOST_S), tasks)
+  for _, hours in ipairs(measures.committed) do
+    local walltime_s = math.min(job.walltime_s or 0, MOST_S)
+    vector[hours.unit] = hours_of(hours.kind, hours.gpu_type, size, job, walltime_s, tasks)
   end
   return vector
 end
@@ -250,11 +274,17 @@ local function of_part(limit, part, rule)
   found.key = limit.key .. ":" .. part
   local kind = limit.kind
   if kind then
-    found.label = kind.name .. " " .. (rule.hard and "used or committed " or "") .. period_text(part)
-    found.hours, found.used, found.committed = kind.unit, kind.unit .. "_" .. part, kind.unit .. "_committed"
-    found.before = carries_over(rule, part) and found.used .. "_before" or nil
+    local _, period, gpu_type = measures.parts_of(found.key)
+    local on_type = gpu_type and " on " .. gpu_type .. " GPUs" or ""
+    found.label = kind.name .. on_type .. (rule.hard and " used or committed " or " ") .. period_text(period)
+    local function sum_of(name)
+      return of_gpu_type(kind.unit .. "_" .. name, gpu_type)
+    end
+    found.hours = of_gpu_type(kind.unit, gpu_type)
+    found.used, found.committed = sum_of(period), sum_of("committed")
+    found.before = carries_over(rule, period) and sum_of(period .. "_before") or nil
     found.of = function(size, job)
-      return hours_of(kind, size, job, job.walltime_s, job.tasks)
+      return hours_of(kind, gpu_type, size, job, job.walltime_s, job.tasks)
     end
     return found
   end

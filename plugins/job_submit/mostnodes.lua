@@ -77,7 +77,7 @@ function mostnodes.write(job, bounds, possible, all)
   local most, wide = math.huge, possible > size.nodes and with(possible)
   for index = 1, #bounds, 2 do
     local limit, value = bounds[index], bounds[index + 1]
-    local base, kind = limit.key:match("^([^:]+):?(.*)$")
+    local base, kind = limit.key:match("^[^:]+"), limit.key:match("[^:]*$")
     if base == "nodes" then
       most = math.min(most, math.max(value, size.nodes))
     elseif wide then

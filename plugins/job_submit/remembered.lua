@@ -44,7 +44,7 @@ function remembered.admissions(now, seconds)
       local uid, tasks, mgpu = tonumber(field.uid), tonumber(field.tasks), tonumber(field.mgpu)
       if uid and tasks and mgpu then
         local sum = { jobs = tasks, mgpu = mgpu, cpus = tonumber(field.cpus), mib = tonumber(field.mib) }
-        for unit, hours in string.gmatch(field.committed or "", "([%l_]+):([%d.]+)") do
+        for unit, hours in string.gmatch(field.committed or "", "([^,]+):([%d.]+)") do
           sum[unit] = tonumber(hours)
         end
         add_types(sum, field.types)

@@ -17,7 +17,7 @@ for _, rule in ipairs(policy.rules) do
   end
   for _, limits in ipairs(sets) do
     for key in pairs(limits) do
-      local kind = key:match("^gpus[%l_]*:(.+)$")
+      local kind = key:match("^gpus[%l_]*:(.+)$") or key:match("^gpu_hours:[^:]+:(.+)$")
       if kind then
         size.watched[kind] = true
       end

@@ -81,13 +81,31 @@ local function gpu_cap(job)
   return cap
 end
 
+-- Returns the most GPUs of a type, in thousandths, that a job may use until its time limit in the hours left for this
+-- type.
+local function cap_by_hours(job, kind)
+  local cap, hours = math.huge, job.tasks * (job.walltime_s or 0) / 3600
+  for key, left in pairs(job.room) do
+    local limit, _, gpu_type = lib.measures.parts_of(key)
+    if limit == "gpu_hours" and gpu_type == kind and hours > 0 then
+      cap = math.min(cap, 1000 * left / hours)
+    end
+  end
+  return cap
+end
+
 -- GPUs without a type count for each type that they may have. If the limit on one of these types is too low, returns
 -- the set of types whose limits leave the most GPUs. Returns {} if a request without a type leaves as many.
 local function types_with_room(job)
-  local names, lacks, most = {}, false, math.max(gpu_cap(job) + 1, 1000)
+  local names, lacks, untyped_cap = {}, false, gpu_cap(job)
+  for kind, mgpu in pairs(job.size.types) do
+    untyped_cap = mgpu > 0 and math.min(untyped_cap, cap_by_hours(job, kind)) or untyped_cap
+  end
+  local most = math.max(untyped_cap + 1, 1000)
   for partition in string.gmatch(policy.partition_gpu_types and job.partition or "", "[^,]+") do
     for kind in pairs(policy.partition_gpu_types[partition] or {}) do
       local cap = least(job.room, "gpus:" .. kind, "gpus_total:" .. kind, "gpus_pending:" .. kind)
+      cap = math.min(cap, cap_by_hours(job, kind))
       lacks = lacks or (job.size.types[kind] or 0) > cap
       cap = math.min(cap, least(job.room, "gpus_running:" .. kind), job.mgpu)
       if cap > most then
@@ -277,13 +295,12 @@ end
 local function less_time(job)
   local most, time = job.room.walltime or math.huge, job.walltime_s or 0
   for _, kind in ipairs(lib.measures.hours) do
-    local hours = job.room[kind.key] or math.huge
     for key, left in pairs(job.room) do
-      hours = key:find("^" .. kind.key .. ":") and math.min(hours, left / job.tasks) or hours
-    end
-    local hourly = hours < math.huge and kind.hourly(job.size, job) or 0
-    if hourly > 0 then
-      most = math.min(most, hours * 3600 / hourly)
+      local limit, period, gpu_type = lib.measures.parts_of(key)
+      local hourly = limit == kind.key and kind.hourly(job.size, job, gpu_type) or 0
+      if hourly > 0 then
+        most = math.min(most, left / (period and job.tasks or 1) * 3600 / hourly)
+      end
     end
   end
   if time <= most then

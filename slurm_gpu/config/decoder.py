@@ -54,11 +54,15 @@ ANY_NUMBER = Items()
 
 @dataclass(frozen=True, slots=True)
 class OneOrTable:
-    """A single value or a table of such values; `make` receives the table, or {None: value}."""
+    """A single value or a table of such values; `make` receives the table, or {None: value}.
+
+    With `inner`, each value in the table may itself be a table; `make` receives the results of `inner.make`.
+    """
 
     one: ValueType
     key: ValueType
     make: Callable[[dict[Any, Any]], Any]
+    inner: OneOrTable | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,14 +314,14 @@ class Decoder(YamlCheck):
         return found
 
     def _one_or_table(self, at: Location, value: Any, kind: OneOrTable) -> Any:
-        n_errors = len(self.errors)
+        n_errors, item = len(self.errors), Shape(None, kind.one, kind.inner, ANY_NUMBER)
         if isinstance(value, dict):
             if not value:
                 table = f"{{{kind.key.example}: {kind.one.example}}}"
                 self.fail(at, f"{self.name_of(at)} is empty; write {kind.one}, or a table such as {table}")
-            found = self._named(at, value, kind.key, Shape(None, kind.one, None, ANY_NUMBER), ANY_NUMBER)
+            found = self._named(at, value, kind.key, item, ANY_NUMBER)
         else:
-            found = {None: self.single(at, value, kind.one)}
+            found = {None: self._value(at, value, item)}
         return kind.make(found) if len(self.errors) == n_errors else _INVALID
 
     def _list(self, at: Location, value: Any, shape: Shape, origin: Any) -> Any:

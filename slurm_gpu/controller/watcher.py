@@ -7,7 +7,7 @@ import math
 import re
 import resource
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
@@ -21,7 +21,13 @@ from slurm_gpu.controller.queue.demand import DecisionsWatch
 from slurm_gpu.controller.queue.ended_runs import EndedRunsPoll
 from slurm_gpu.controller.queue.nodes import NodeCache
 from slurm_gpu.controller.queue.poll_interval import PollPace
-from slurm_gpu.controller.queue.resource_hours import CountedRun, HourlyUse, ResourceHours, committed_hours
+from slurm_gpu.controller.queue.resource_hours import (
+    CountedRun,
+    HourlyUse,
+    ResourceHours,
+    committed_hours,
+    hourly_use,
+)
 from slurm_gpu.controller.queue.usage import Subject, UsageCounter, UsageOwner, owner_of, usage_by_rule
 from slurm_gpu.controller.run_file import write_run_file
 from slurm_gpu.controller.snapshot import snapshot_file as snapshots
@@ -244,7 +250,7 @@ class QueueWatcher:
         if not units <= self._hours.units:
             self._hours = ResourceHours(ZoneInfo(self._config.timezone), units)
             self._ended.restart()
-        runs, are_first = self._ended.poll(min(starts.values()), now_s, facts)
+        runs, are_first = self._ended.poll(min(starts.values()), now_s, facts, units)
         if are_first:
             self._hours = ResourceHours(ZoneInfo(self._config.timezone), units)
         for run in runs:
@@ -253,8 +259,7 @@ class QueueWatcher:
         for job in jobs:
             if job.phase is JobPhase.PENDING or job.start_s is None:
                 continue
-            amounts = amounts_of(job, facts)
-            hourly = HourlyUse(amounts.mgpu / 1000, amounts.cpus, amounts.billing)
+            hourly = hourly_use(amounts_of(job, facts), units)
             if job.phase is JobPhase.RUNNING:
                 running.append(CountedRun(job.job_id, owner_of(job), hourly, job.start_s, None))
             else:
@@ -262,22 +267,22 @@ class QueueWatcher:
         if self._ended.known_since_s == math.inf:
             return None
         found = self._hours.totals(running, policy.groups, starts, now_s)
-        hard = {unit for unit, period in map(parts_of, policy.hour_sums) if period == COMMITTED}
+        hard = {key for key in policy.hour_sums if parts_of(key)[1] == COMMITTED}
         if hard:
-            jobs_left = self._may_use(jobs, now_s)
+            jobs_left = self._may_use(jobs, now_s, units)
             for subject, committed in committed_hours(jobs_left, policy.groups, hard).items():
                 found[subject] = {**found.get(subject, {}), **committed}
         return found
 
     def _may_use(
-        self, jobs: Sequence[CountedJob], now_s: float
+        self, jobs: Sequence[CountedJob], now_s: float, units: Collection[str]
     ) -> Iterator[tuple[UsageOwner, HourlyUse, float]]:
         """Yield the owner, the use per hour and the remaining time of each pending or running job."""
         for job in jobs:
             if job.phase is JobPhase.ENDED:
                 continue
-            mgpu, cpus, billing = self._usage.amounts_of(job)
-            hourly = HourlyUse(mgpu / 1000, cpus, billing).times(job.n_tasks)
+            of_task = hourly_use(self._usage.amounts_of(job), units)
+            hourly = {unit: job.n_tasks * hours for unit, hours in of_task.items()}
             if job.phase is JobPhase.RUNNING:
                 left_s = math.inf if job.end_s is None else job.end_s - now_s
                 if job.is_suspended and job.limit_s is not None:

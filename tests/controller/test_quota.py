@@ -99,6 +99,16 @@ def test_gpu_hours_are_those_of_the_period_and_0_where_there_are_none() -> None:
     }
 
 
+def test_hours_on_one_gpu_type_are_shown_with_the_type() -> None:
+    sums = {"gpu_h_week:a100": 3.0, "gpu_h_week_before:a100": 4.0, "gpu_h_committed:a100": 1.0}
+    starts = {key: 1 for key in sums if "committed" not in key}
+    snapshot = replace(SNAPSHOT, hours={Subject("alice", "grads"): sums}, period_starts=starts)
+    counted = rule({"gpu_hours:week:a100": 10.0}, hard=True, carry_over=True)
+    (line,) = quota_of(PolicyInForce((GRADS,), (counted,), "ab"), snapshot, "alice", 1001, ALICE, NOON_S)
+    assert (line.limit, line.used, line.carried) == (16.0, 4.0, 6.0)
+    assert line.on == "GPU-hours (a100) used or committed this week"
+
+
 def test_what_is_carried_over_is_part_of_the_limit() -> None:
     before = {"gpu_h_week": 410.5, "gpu_h_week_before": 450.0}
     snapshot = replace(

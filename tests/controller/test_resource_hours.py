@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.controller.queue.resource_hours import CountedRun, HourlyUse, ResourceHours, committed_hours
+from slurm_gpu.controller.queue.amounts import Amounts
+from slurm_gpu.controller.queue.resource_hours import CountedRun, ResourceHours, committed_hours, hourly_use
 from slurm_gpu.controller.queue.usage import Subject, UsageOwner
 from slurm_gpu.policy.language.periods import period_start
 from slurm_gpu.policy.lua.installed import GroupInForce
@@ -24,7 +25,7 @@ ZONE = ZoneInfo("UTC")
 
 
 def run(job_id: int, start_s: int, end_s: int | None, mgpu: int = 2000, cpus: int = 0) -> CountedRun:
-    return CountedRun(job_id, ALICE, HourlyUse(mgpu / 1000, cpus), start_s, end_s)
+    return CountedRun(job_id, ALICE, {"gpu_h": mgpu / 1000, "cpu_h": cpus}, start_s, end_s)
 
 
 def hours(store: ResourceHours, now_s: int = NOON_S, *running: CountedRun) -> dict[str, float]:
@@ -167,9 +168,23 @@ def test_days_add_up_to_each_period(runs: list[tuple[int, int, int]], zone_name:
 
 
 def test_jobs_commit_the_rest_of_their_time_limit() -> None:
-    two, one = HourlyUse(2, 8), HourlyUse(1)
+    two, one = {"gpu_h": 2, "cpu_h": 8}, {"gpu_h": 1}
     jobs = [(ALICE, two, 3600.0), (ALICE, one, -5.0), (ALICE, one, math.inf)]
     group = replace(GRADS, has_hard_limit=True)
-    found = committed_hours(jobs, [group, GroupInForce("all")], ["gpu_h", "cpu_h"])
+    found = committed_hours(jobs, [group, GroupInForce("all")], ["gpu_h_committed", "cpu_h_committed"])
     assert found[Subject(None, "grads")] == {"gpu_h_committed": 2 + 365 * 24, "cpu_h_committed": 8}
     assert Subject(None, "all") not in found
+
+
+def test_gpus_of_unknown_type_count_for_every_type() -> None:
+    job = Amounts(mgpu=3500, cpus=8, mib=0, nodes=1, mgpu_by_type={"a100": 2000, "v100": 1000}, billing=9)
+    units = ["gpu_h", "gpu_h:a100", "gpu_h:v100", "gpu_h:h100", "billing_h"]
+    assert hourly_use(job, units) == {
+        "gpu_h": 3.5,
+        "gpu_h:a100": 2.5,
+        "gpu_h:v100": 1.5,
+        "gpu_h:h100": 0.5,
+        "billing_h": 9,
+    }
+    typed = replace(job, mgpu=3000)
+    assert "gpu_h:h100" not in hourly_use(typed, units)

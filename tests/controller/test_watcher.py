@@ -13,10 +13,11 @@ from slurm_gpu.config.site import SiteConfig, Zone
 from slurm_gpu.controller.queue.call_statistics import CountingRun
 from slurm_gpu.controller.queue.ended_runs import EVERY_S, EndedRunsPoll
 from slurm_gpu.controller.queue.resource_hours import CountedRun
-from slurm_gpu.controller.snapshot.snapshot_file import FRESH_S, Snapshot, parse, read_fresh
+from slurm_gpu.controller.snapshot.snapshot_file import FRESH_S, Snapshot, parse, read_fresh, render
 from slurm_gpu.controller.watcher import SEEN_S, QueueWatcher
 from slurm_gpu.errors import OutsideError, SlurmError, UsageError
 from slurm_gpu.policy.lua.installed import GroupInForce, PolicyInForce, RuleInForce
+from slurm_gpu.slurm.client import AccountingRun
 from slurm_gpu.slurm.queue import JobPhase
 
 from .fakes import NOON_S, Clock, Slurm, at_once, make_job, make_node, make_row
@@ -337,6 +338,33 @@ def test_cpu_hours_are_read_once_a_rule_counts_them(site: Site) -> None:
         assert snapshot.hours_of("alice", "grads", "billing_h_week") == 13.0
         assert snapshot.hours_of("alice", "grads", "cpu_h_committed") == 6.0
         assert snapshot.hours_of("alice", "grads", "gpu_h_committed") == 0.0  # no hard rule needs them
+
+
+def test_hours_on_one_gpu_type_are_those_of_the_allocation_or_of_the_nodes(site: Site) -> None:
+    site.slurm.answers_after_s, hour = 0.0, 3600
+    site.slurm.node_list = [make_node("n1"), make_node("n2", gpus={"v100": 4})]
+
+    def ended(number: int, nodes: str, **tres: float) -> AccountingRun:
+        return make_row(number, NOON_S - 2 * hour, NOON_S - hour, nodes=nodes, tres_allocated=tres)
+
+    site.slurm.rows = [
+        ended(1, "n2", **{"gres/gpu": 2.0, "gres/gpu:a100": 2.0}),
+        ended(2, "n1", **{"gres/gpu": 1.0}),
+        ended(3, "n2", **{"gres/gpu": 4.0}),
+        ended(4, "n[1-2]", **{"gres/gpu": 8.0}),  # may be of any type
+    ]
+    site.slurm.queue = [
+        make_job(5, start_s=NOON_S - hour, end_s=NOON_S + hour, tres="gres/gpu=1,gres/gpu:v100=1"),
+        make_job(6, JobPhase.PENDING, start_s=None, end_s=None, limit_s=7200.0, per_node="gpu:a100:1"),
+    ]
+    site.policy = with_periods("day:a100", "week:v100", hard=True)
+    snapshot = site.run_cycle()
+    assert snapshot.hours_of("alice", "grads", "gpu_h_day:a100") == 2 + 1 + 8
+    assert snapshot.hours_of("alice", "grads", "gpu_h_week:v100") == 4 + 8 + 1
+    assert snapshot.hours_of("alice", "grads", "gpu_h_committed:a100") == 2
+    assert snapshot.hours_of("alice", "grads", "gpu_h_committed:v100") == 1
+    assert snapshot.hours_of("alice", "grads", "gpu_h_day") is None  # no rule counts all types
+    assert parse(render(snapshot)).hours == snapshot.hours
 
 
 def test_a_longer_period_reads_earlier_runs_and_counts_each_once(site: Site) -> None:

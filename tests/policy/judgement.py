@@ -102,7 +102,8 @@ def capped(policy: PolicyModel, job: Request, now_s: int, *, before: Request | N
                 number = of_steps(limit, job) if isinstance(limit, tuple) else limit
                 most = min(most, max(number, job.counted_nodes))
             elif base in ("gpus", "gpus_total", "gpus_pending", "gpu_hours", "billing_hours"):
-                measure = f"gpus:{part}" if part and base not in HOUR_LIMITS else "gpus"
+                gpu_type = part.partition(":")[2] if base in HOUR_LIMITS else part
+                measure = f"gpus:{gpu_type}" if gpu_type else "gpus"
                 allowed = limit if base == "gpus" else job.measure(measure)
                 if wide.measure(measure) > allowed and None not in job.needed_nodes:  # type: ignore[operator]
                     most = min(most, counted)

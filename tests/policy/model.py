@@ -367,8 +367,11 @@ class Request:
         return math.floor(sum(of_gpus) + (max(others) if flag == "MAX_TRES_GRES" else sum(others)))
 
     def hours(self, limit: str, *, most_s: float = math.inf) -> float:
-        """Return the GPU-hours, CPU-hours or billing-hours that `limit` counts for all array tasks."""
-        used = {"gpu_hours": self.mgpu / 1000, "cpu_hours": self.cpus, "billing_hours": self.billing()}[limit]
+        """Return the hours that `limit`, such as gpu_hours:week:a100, counts for all array tasks."""
+        base, _, part = limit.partition(":")
+        gpu_type = part.partition(":")[2]
+        mgpu = self.mgpu_of(gpu_type) if gpu_type else self.mgpu
+        used = {"gpu_hours": mgpu / 1000, "cpu_hours": self.cpus, "billing_hours": self.billing()}[base]
         return used * self.jobs * min(self.walltime_s, most_s) / 3600 if used else 0.0
 
     def committed_hours(self, limit: str) -> float:

@@ -27,7 +27,7 @@ def added_amount(rule: RuleModel, key: str, job: Request) -> float | None:
     if base in RUNNING_SUMS:
         return _of_running(key, job)
     if base in HOUR_LIMITS and part:
-        return None if rule.hard else job.hours(base)  # the sum of a hard rule already includes it
+        return None if rule.hard else job.hours(key)  # the sum of a hard rule already includes it
     if base in ("gpus", "cpus", "memory"):
         return job.measure(key)
     return _OF_ONE_JOB[base](job) if base in ("nodes", "tasks", *HOUR_LIMITS) else None
@@ -55,15 +55,16 @@ def of_rule(
     counted = counted_among(known.jobs)
     for key, limit in limits_of(rule, job, moment).items():
         used, carried = None, 0.0
-        base, _, period = key.partition(":")
-        if base in HOUR_LIMITS and period and rule.carry_over and not period[0].isdigit():
+        base, *parts = key.split(":")
+        if base in HOUR_LIMITS and parts and rule.carry_over and not parts[0][0].isdigit():
             assert isinstance(limit, int | float)
-            before = 0.0 if known.hours is None else known.hours.get((rule.id, owner, f"{key}_before"), 0.0)
+            of_previous = ":".join((base, f"{parts[0]}_before", *parts[1:]))
+            before = 0.0 if known.hours is None else known.hours.get((rule.id, owner, of_previous), 0.0)
             carried = max(0.0, limit - before)  # the most, if unknown
         if base in HOUR_LIMITS and known.hours is not None:
             used = known.hours.get((rule.id, owner, key), 0.0)
             if rule.hard:
-                used += sum(other.committed_hours(base) for other in counted)
+                used += sum(other.committed_hours(key) for other in counted)
         budget = limit + carried if carried else limit  # type: ignore[operator]
         others = counted_among(known.pending) if base in PENDING_SUMS else counted
         outcome = _outcome(key, budget, job, others, used, earlier.get((rule.id, key), 0))
@@ -113,9 +114,9 @@ def _outcome(
             return Outcome.FITS
         return compare(sum(other.measure(measure) * other.jobs for other in counted) + added, limit)
     if base in HOUR_LIMITS and part:
-        if job.hours(base) == 0:
+        if job.hours(key) == 0:
             return Outcome.FITS
-        outcome = compare((used_hours or 0) + earlier + job.hours(base), limit)
+        outcome = compare((used_hours or 0) + earlier + job.hours(key), limit)
         # A job that alone exceeds the budget is refused, regardless of the hours used.
         return Outcome.UNKNOWN if used_hours is None and outcome is Outcome.FITS else outcome
     asked = _OF_ONE_JOB[base](job) if base in _OF_ONE_JOB else job.measure(key)
@@ -262,7 +263,7 @@ def _grows(key: str, limit: Limit, before: Request, after: Request) -> bool:
         each = [Fraction(job.measure(measure)) / job.mgpu for job in (before, after)]
         return each[1] > each[0]
     if base in HOUR_LIMITS and part:
-        return after.hours(base) > before.hours(base)
+        return after.hours(key) > before.hours(key)
     if base in RUNNING_SUMS:
         sizes = [_of_running(key, job) or 0 for job in (before, after)]
     elif base in _OF_ONE_JOB:

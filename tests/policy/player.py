@@ -159,9 +159,7 @@ class Player:
         if self.source is not Source.FRESH:
             return None
         return {
-            (rule.id, owner, limit): (
-                self.scenario.before if limit.endswith("_before") else self.scenario.hours
-            )
+            (rule.id, owner, limit): (self.scenario.before if "_before" in limit else self.scenario.hours)
             * (1 if owner else 2)
             * (1 if "gpu" in limit else 4)
             for rule in self.policy.rules

@@ -92,6 +92,8 @@ PERIOD_LIMITS: Mapping[str, st.SearchStrategy[Limit]] = {
     "gpu_hours:week": st.integers(0, 60),
     "gpu_hours:month": st.integers(0, 60),
     "gpu_hours:30d": st.integers(0, 60),
+    "gpu_hours:week:a100": st.integers(0, 60),
+    "gpu_hours:30d:v100": st.integers(0, 60),
     "cpu_hours:day": st.integers(0, 240),
     "cpu_hours:30d": st.integers(0, 240),
     "billing_hours:week": st.integers(0, 400),
@@ -478,8 +480,10 @@ def policies(draw: st.DrawFn, meets: str) -> PolicyModel:
     elif meets != "bundles":
         per = "job" if meets in (*JOB_LIMITS, *MINIMUMS) else draw(some_of("user", "group"))
         limits = {meets: draw(_DRAWN[meets])}
-        carry_over = meets in PERIOD_LIMITS and draw(st.booleans())
-        rules = [RuleModel("rule-met", per, draw(MODES), limits=limits, carry_over=carry_over), *rules]
+        met = RuleModel("rule-met", per, draw(MODES), limits=limits)
+        if meets in PERIOD_LIMITS:
+            met = replace(met, carry_over=draw(st.booleans()), hard=draw(st.booleans()))
+        rules = [met, *rules]
     owners = draw(OWNERS) if draw(whole(0, 2)) == 0 else []
     unowned_mgpu = 1000 * draw(whole(0, 6))
     rules = [replace(rule, moved_on=_moved_on(rule, rules)) for rule in rules]

@@ -174,9 +174,16 @@ SUMS = (
     *(f"gpu_hours:{period}" for period in ("day", "week", "month", "30d")),
     *(f"cpu_hours:{period}" for period in ("day", "30d")),
     *(f"gpu_hours:{period}_before" for period in ("day", "week", "month")),
+    *(f"gpu_hours:{part}" for part in ("week:a100", "week_before:a100", "30d:v100")),
     "cpu_hours:day_before",
     "billing_hours:week",
     "billing_hours:week_before",
+)
+
+
+COMMITTED = (
+    *(f"{base}:committed" for base in HOUR_LIMITS),
+    *(f"gpu_hours:committed:{gpu_type}" for gpu_type in ("a100", "v100")),
 )
 
 
@@ -211,8 +218,8 @@ def snapshot(
                 if binds(rule, job, moment) and owner in (None, job.uid, job.account):
                     use.update(_use(job, "run" if running else "pend"))
                     if hours is not None and rule.hard:
-                        for base in HOUR_LIMITS:
-                            use[_sum(f"{base}:committed")] += job.committed_hours(base)  # type: ignore[assignment]
+                        for limit in COMMITTED:
+                            use[_sum(limit)] += job.committed_hours(limit)  # type: ignore[assignment]
             for limit in SUMS if hours is not None else ():
                 use[_sum(limit)] = (hours or {}).get((rule.id, owner, limit), 0)  # type: ignore[assignment]
             fields = " ".join(f"{key}={value}" for key, value in use.items() if value)

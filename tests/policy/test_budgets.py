@@ -124,6 +124,20 @@ def test_a_job_without_a_time_limit_fits_no_budget(tmp_path: Path) -> None:
     assert submit(observed, replace(EIGHT_HOURS, minutes=0), EIGHT_HOURS) == [True, True]
 
 
+def test_a_budget_of_one_gpu_type_counts_only_jobs_that_may_use_it(tmp_path: Path) -> None:
+    site = site_of(tmp_path, replace(BUDGET, limits={"gpu_hours:week:a100": 10}))
+    v100 = replace(EIGHT_HOURS, gpu_type="v100")
+    write(site, v100, v100, used=1)
+    assert submit(site, replace(EIGHT_HOURS, gpu_type="a100"), v100) == [True, True]
+    site.load()  # the line in decisions.log has the type
+    refused = site.script.submit(description(replace(EIGHT_HOURS, gpu_type="a100")), PARTITIONS)
+    assert refused.messages[1:4] == (
+        "  GPU-hours on a100 GPUs used or committed this week: used 9, limit 10, requested 8",
+        "    (limit shared by group group-budget).",
+        "  Try: sbatch --time=01:00:00 ...",
+    )
+
+
 def test_a_job_without_gpus_counts_for_cpu_hours_only(tmp_path: Path) -> None:
     rule = replace(BUDGET, limits={"gpu_hours:day": 10, "cpu_hours:day": 40})
     job = Request(1001, "vision", n_tasks=4, minutes=480)

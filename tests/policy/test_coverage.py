@@ -79,6 +79,8 @@ OF_JOB = st.builds(
     partitions=st.none() | st.lists(st.sampled_from(PARTITIONS), min_size=1, unique=True).map(tuple),
     gpu_types=st.none() | st.lists(st.sampled_from(TYPES), min_size=1, unique=True).map(tuple),
 )
+PERIODS = ("day", "week", "month")
+TYPED_PERIODS = tuple(f"{period}:{gpu_type}" for period in PERIODS for gpu_type in TYPES)
 OF_SUM = st.builds(
     RuleLimits,
     gpus_total=st.none() | GPUS,
@@ -87,8 +89,8 @@ OF_SUM = st.builds(
     jobs_running=st.none() | LIMIT,
     cpus_total=st.none() | LIMIT,
     cpus_running=st.none() | LIMIT,
-    gpu_hours=st.none() | st.dictionaries(st.sampled_from(["day", "week", "month"]), LIMIT, min_size=1),
-    cpu_hours=st.none() | st.dictionaries(st.sampled_from(["day", "week", "month"]), LIMIT, min_size=1),
+    gpu_hours=st.none() | st.dictionaries(st.sampled_from([*PERIODS, *TYPED_PERIODS]), LIMIT, min_size=1),
+    cpu_hours=st.none() | st.dictionaries(st.sampled_from(PERIODS), LIMIT, min_size=1),
 )
 
 
@@ -179,7 +181,11 @@ def of_one(job: Job, what: str, gpu_type: str) -> int:
     return {"jobs": 1, "cpus": job.cpus}[what]
 
 
-def hours(job: Job, period: str) -> int:
+def hours(job: Job, part: str) -> int:
+    """Return the hours in a period; those of a job with A100 GPUs are all on A100 GPUs."""
+    period, _, gpu_type = part.partition(":")
+    if gpu_type and gpu_type != ("a100" if job.a100 else "v100"):
+        return 0
     # A day is in one week and one month; a week may be in two months.
     return {"day": job.day_h, "week": job.day_h + job.week_h, "month": job.day_h + job.month_h}[period]
 

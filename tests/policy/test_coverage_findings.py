@@ -93,6 +93,10 @@ def find_warnings(
             "gpu_hours:day of rule a has no effect: this rule already allows at most 400 GPU-hours a week",
         ),
         (
+            (rule("a", "all", "user", "gpu_hours: {day: {a100: 500, v100: 300}, week: 400}"),),
+            "gpu_hours:day:a100 of rule a has no effect: this rule already allows at most 400 GPU-hours",
+        ),
+        (
             (
                 rule("a", "all", "job", "walltime: {1: 2d, 8: 1d}"),
                 rule("b", "all", "job", "walltime: {8: 2d}"),
@@ -356,6 +360,7 @@ def test_a_name_that_no_node_has_is_reported() -> None:
     text = (
         HEAD
         + rule("a", "gpu", "job", "gpus: {A100: 1, v10: 2}, gpu_types: [a100], partitions: [gpuu]")
+        + rule("b", "gpu", "user", "gpu_hours: {week: {a100: 9, a10: 9}}")
         + "bundles: {b: {gpus: 1, cpus: 8, partitions: [gpu], gpu_types: [h100]}}\n"
     )
     source = parse_yaml(text, "p.yaml")
@@ -364,7 +369,8 @@ def test_a_name_that_no_node_has_is_reported() -> None:
         "p.yaml:6:27: no node is in partition 'long'; see sinfo",
         "p.yaml:9:66: no node has a GPU of type 'v10'; did you mean v100?",
         "p.yaml:9:107: no node is in partition 'gpuu'; did you mean gpu?",
-        "p.yaml:10:64: no node has a GPU of type 'h100'; did you mean v100?",
+        "p.yaml:10:79: no node has a GPU of type 'a10'; did you mean a100?",
+        "p.yaml:11:64: no node has a GPU of type 'h100'; did you mean v100?",
     ]
     assert unknown_to_cluster(policy, source, []) == ()
 

@@ -255,16 +255,25 @@ def test_the_compiled_policy_has_one_number_per_limit() -> None:
             "gpu_hours: {day: 96}",
             "gpu_hours: in a rule with per: job, write one number, such as",
         ),
+        ("{day: 12.5, week: 500}", "{day: {a100: many}}", "a100: 'many' must be a number of GPU-hours"),
+        (
+            "{day: 12.5, week: 500}",
+            "{day: {}}",
+            "limits.gpu_hours.day of rule sum is empty; write a number of",
+        ),
+        ("{day: 12.5, week: 500}", "{day: {max: 9}}", "day: 'max' is not a GPU type; day is a maximum"),
+        ("{day: 12.5, week: 500}", "{a100: 9}", "'a100' must be day, week, month, quarter, year or"),
+        ("{30d: 4000}", "{30d: {a100: 9}}", "30d: {'a100': 9} must be a number of CPU-hours"),
         ("{30d: 4000}", "4000", "cpu_hours: in a rule with per: user, write a table, such as {week: 500}"),
         (
             "{day: 12.5, week: 500}",
             "{years: 500}",
-            "'years' must be day, week, month, quarter, year or a number of days from 2d to 366d",
+            "'years' must be day, week, month, quarter, year or 2d to 366d",
         ),
         (
             "{day: 12.5, week: 500}",
             "{1d: 500}",
-            "'1d' must be day, week, month, quarter, year or a number of days from 2d to 366d, such as 30d",
+            "'1d' must be day, week, month, quarter, year or 2d to 366d, such as 30d",
         ),
         ("8: 2d", "h100: 2d", "write jobs: {gpu_types: [a100]} in a rule with per: job"),
         # A separator of decimals or thousands.

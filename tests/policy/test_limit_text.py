@@ -21,6 +21,7 @@ from slurm_gpu.text.units import format_gpus
         (RuleLimits(nodes_running=1), "at most 1 node running"),
         (RuleLimits(gpu_hours={"day": 1.0, "week": 1.5}), "at most 1 GPU-hour a day"),
         (RuleLimits(gpu_hours={None: 1}), "at most 1 GPU-hour"),
+        (RuleLimits(gpu_hours={"30d:a100": 2}), "at most 2 GPU-hours on a100 GPUs in 30 days"),
         (RuleLimits(gpus_running=GpuLimit(1000, {})), "at most 1 GPU running"),
     ],
 )

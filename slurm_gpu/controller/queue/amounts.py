@@ -58,15 +58,24 @@ def amounts_of(job: CountedJob, facts: CountingFacts) -> Amounts:
     tres = _totals(job.tres)
     if job.phase is JobPhase.PENDING:
         return _requested(job, tres, facts)
-    gpus = int(amount(tres, "gpu"))
-    mgpu, typed = mgpu_of_total(tres, facts), {kind: n * 1000 for kind, n in _typed(tres).items()}
-    if mgpu == 0:
+    found = allocated_amounts(tres, job.nodes, facts)
+    if found.mgpu == 0:
         # Just after a restart, slurmctld 22.05 starts jobs without their GPUs; the requested GPUs count.
         mgpu, typed = _asked(job, max(job.n_nodes, 1), facts)
-    elif gpus and not typed and (kind := _type_of(job.nodes, facts.node_types)):
+        found = replace(found, mgpu=mgpu, mgpu_by_type=typed)
+    return replace(found, nodes=job.n_nodes, billing=_billing(tres, 1, found.cpus))
+
+
+def allocated_amounts(tres: Mapping[str, float], nodes: str, facts: CountingFacts) -> Amounts:
+    """Return the amounts in Slurm's total of the resources that a job has on these nodes, without `nodes`.
+
+    GPUs without a type in the total have that of the nodes, if all nodes have the same.
+    """
+    gpus, typed = int(amount(tres, "gpu")), {kind: n * 1000 for kind, n in _typed(tres).items()}
+    if gpus and not typed and (kind := _type_of(nodes, facts.node_types)):
         typed = {kind: gpus * 1000}
-    cpus = _whole(tres, "cpu")
-    return Amounts(mgpu, cpus, _whole(tres, "mem"), job.n_nodes, typed, _billing(tres, 1, cpus))
+    mgpu, billing = mgpu_of_total(tres, facts), _whole(tres, "billing")
+    return Amounts(mgpu, _whole(tres, "cpu"), _whole(tres, "mem"), 0, typed, billing)
 
 
 def least_amounts_of(job: CountedJob, facts: CountingFacts) -> Amounts:

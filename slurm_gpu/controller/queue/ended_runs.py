@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Collection
 from typing import NamedTuple
 
 from slurm_gpu.clock import SystemClock
 from slurm_gpu.controller.background import Background, BackgroundTask
-from slurm_gpu.controller.queue.amounts import CountingFacts, mgpu_of_total
-from slurm_gpu.controller.queue.resource_hours import CountedRun, HourlyUse
+from slurm_gpu.controller.queue.amounts import CountingFacts, allocated_amounts
+from slurm_gpu.controller.queue.resource_hours import CountedRun, hourly_use
 from slurm_gpu.controller.queue.usage import UsageOwner
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import SlurmError
@@ -58,10 +59,13 @@ class EndedRunsPoll:
         """The time since which all ended runs have been received; infinite before the first answer."""
         return math.inf if self._known is None else self._known.begin_s
 
-    def poll(self, first_s: int, now_s: float, facts: CountingFacts) -> tuple[list[CountedRun], bool]:
+    def poll(
+        self, first_s: int, now_s: float, facts: CountingFacts, units: Collection[str]
+    ) -> tuple[list[CountedRun], bool]:
         """Return the runs received since the last call, and whether they replace all earlier ones.
 
-        `first_s` is the start of the longest period. The latest runs are queried first.
+        `first_s` is the start of the longest period. The latest runs are queried first. After a change of
+        `units`, call `restart`.
         """
         # Earlier answers may cover other periods if the clock was set far back. They lack days before the
         # previous periods, and runs that ended while nothing was polled.
@@ -73,7 +77,7 @@ class EndedRunsPoll:
             self._known = self._known._replace(begin_s=max(self._known.begin_s, first_s))
         if self._asking.is_free and (span := self._next(first_s, int(now_s))) is not None:
             self._asked = span
-            self._asking.start(lambda: self._read(span, int(now_s), facts))
+            self._asking.start(lambda: self._read(span, int(now_s), facts, units))
         if not self._asking.is_done or self._asked is None:
             return [], False
         try:
@@ -108,7 +112,9 @@ class EndedRunsPoll:
             return _Span(max(first_s, self._known.begin_s - _MOST_AT_ONCE_S), self._known.begin_s)
         return None
 
-    def _read(self, span: _Span, now_s: int, facts: CountingFacts) -> list[CountedRun]:
+    def _read(
+        self, span: _Span, now_s: int, facts: CountingFacts, units: Collection[str]
+    ) -> list[CountedRun]:
         """Return the runs that ended within the span, or up to an hour from now if the span ends now."""
         runs = []
         # A query of a month may take slurmdbd longer than the timeout.
@@ -116,7 +122,7 @@ class EndedRunsPoll:
             end_s = min(begin_s + _AT_ONCE_S, span.end_s)
             is_last = end_s == now_s
             for row in self._client.accounting(begin_s, None if is_last else end_s):
-                run = _run(row, facts)
+                run = _run(row, facts, units)
                 # A run that lasts several days is in the answer for each of these days.
                 most_s = end_s + _OVERLAP_S if is_last else end_s
                 if run is not None and run.end_s is not None and begin_s <= run.end_s < most_s:
@@ -124,13 +130,11 @@ class EndedRunsPoll:
         return runs
 
 
-def _run(row: AccountingRun, facts: CountingFacts) -> CountedRun | None:
+def _run(row: AccountingRun, facts: CountingFacts, units: Collection[str]) -> CountedRun | None:
     if row.start_s is None or row.end_s is None or row.uid is None:
         return None
     owner = UsageOwner(row.uid, row.user, row.account, row.qos, row.partition)
     # After a resize, a row may have the start of the whole run; the row's own part starts at its submit time.
     begin_s = max(row.start_s, row.submit_s)
-    tres = row.tres_allocated
-    mgpu = mgpu_of_total(tres, facts)
-    hourly = HourlyUse(mgpu / 1000, tres.get("cpu", 0.0), tres.get("billing", 0.0))
+    hourly = hourly_use(allocated_amounts(row.tres_allocated, row.nodes, facts), units)
     return CountedRun(row.job_id, owner, hourly, begin_s, row.end_s)

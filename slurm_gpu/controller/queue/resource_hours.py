@@ -23,8 +23,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
+from slurm_gpu.controller.queue.amounts import Amounts
 from slurm_gpu.controller.queue.usage import Subject, UsageOwner, subjects_of
-from slurm_gpu.policy.language.hour_sums import COMMITTED, parts_of
+from slurm_gpu.policy.language.hour_sums import parts_of, split_type
 from slurm_gpu.policy.language.periods import BEFORE, midnight
 from slurm_gpu.policy.lua.installed import GroupInForce
 
@@ -34,16 +35,25 @@ MOST_S = 365 * 86400
 _REMEMBERED_S = 3 * 86400
 
 
-class HourlyUse(NamedTuple):
-    """The resource-hours that a job uses in an hour, by unit."""
+# The resource-hours that a job uses in an hour, by unit (hour_sums.py); the units of limits in force.
+HourlyUse = Mapping[str, float]
 
-    gpu_h: float = 0.0
-    cpu_h: float = 0.0
-    billing_h: float = 0.0
 
-    def times(self, factor: float) -> HourlyUse:
-        """Return the use of several such jobs, or of one job in several hours."""
-        return HourlyUse(*(factor * value for value in self))
+def hourly_use(amounts: Amounts, units: Iterable[str]) -> HourlyUse:
+    """Return the resource-hours that a job with these amounts uses in an hour, without units that are 0.
+
+    GPUs of unknown type count for every type, as in job_submit.lua.
+    """
+    found: dict[str, float] = {}
+    for unit in units:
+        resource, gpu_type = split_type(unit)
+        if resource == "gpu_h":
+            unknown = amounts.mgpu - sum(amounts.mgpu_by_type.values())
+            of_type = amounts.mgpu_by_type.get(gpu_type or "", 0) + max(unknown, 0)
+            found[unit] = (amounts.mgpu if gpu_type is None else of_type) / 1000
+        else:
+            found[unit] = amounts.cpus if resource == "cpu_h" else amounts.billing
+    return {unit: hours for unit, hours in found.items() if hours}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +92,7 @@ class ResourceHours:
         self.units = frozenset(units)
         self._ended: dict[int, tuple[CountedRun, ...]] = {}
         """Recently ended runs from accounting, by job ID."""
-        self._days: dict[dt.date, dict[UsageOwner, HourlyUse]] = {}
+        self._days: dict[dt.date, dict[UsageOwner, dict[str, float]]] = {}
         """Resource-hours of all runs in accounting, by day."""
         self._newest_s = 0
         """The latest end of a run in accounting."""
@@ -113,10 +123,9 @@ class ResourceHours:
         self._add(run, run.end_s, self._sums)
         for day, hours in self._by_day(run, run.end_s):
             of_day = self._days.setdefault(day, {})
-            before = of_day.get(run.owner, HourlyUse())
-            of_day[run.owner] = HourlyUse(
-                *(a + b for a, b in zip(before, run.hourly.times(hours), strict=True))
-            )
+            used = of_day.setdefault(run.owner, {})
+            for unit, hourly in run.hourly.items():
+                used[unit] = used.get(unit, 0.0) + hours * hourly
         unreported = self._unreported.pop(run.job_id, ())
         if left := tuple(other for other in unreported if not _overlap(run, other)):
             self._unreported[run.job_id] = left
@@ -171,7 +180,7 @@ class ResourceHours:
         return {owner.user: owner.uid for owner in owners}
 
     def _counts(self, run: CountedRun) -> bool:
-        return any(getattr(run.hourly, unit) for unit in self.units)
+        return any(run.hourly.get(unit) for unit in self.units)
 
     def _note_requeued(self, running: dict[int, CountedRun], now_s: int) -> None:
         """Replace the running runs; runs that ended unnoticed, for example by a requeue, count until now."""
@@ -211,7 +220,7 @@ class ResourceHours:
             for owner, used in of_day.items():
                 sums = self._sums.setdefault(owner, dict.fromkeys(starts, 0.0))
                 for one in counting:
-                    sums[one.key] += getattr(used, one.unit)
+                    sums[one.key] += used.get(one.unit, 0.0)
         self._unreported = _since(min(starts.values()), self._unreported)
 
     def _prune(self) -> None:
@@ -240,22 +249,23 @@ class ResourceHours:
         for one in self._counted:
             allocated_s = min(end_s, one.end_s) - max(run.start_s, one.start_s)
             if allocated_s > 0:
-                hours[one.key] += allocated_s / 3600 * getattr(run.hourly, one.unit)
+                hours[one.key] += allocated_s / 3600 * run.hourly.get(one.unit, 0.0)
 
 
 def committed_hours(
-    jobs: Iterable[tuple[UsageOwner, HourlyUse, float]], groups: Iterable[GroupInForce], units: Iterable[str]
+    jobs: Iterable[tuple[UsageOwner, HourlyUse, float]], groups: Iterable[GroupInForce], keys: Iterable[str]
 ) -> dict[Subject, dict[str, float]]:
     """Return the resource-hours that jobs may still use, by subject in a group with a hard limit.
 
-    Each job is given as its owner, its use per hour and the rest of its time limit in seconds.
+    Each job is given as its owner, its use per hour and the rest of its time limit in seconds. The keys are
+    those of the sums over pending and running jobs.
     """
-    keys = {unit: f"{unit}_{COMMITTED}" for unit in units}
+    units = {key: parts_of(key)[0] for key in keys}
     sums: dict[UsageOwner, dict[str, float]] = {}
     for owner, hourly, left_s in jobs:
-        hours = sums.setdefault(owner, dict.fromkeys(keys.values(), 0.0))
-        for unit, key in keys.items():
-            hours[key] += min(max(left_s, 0), MOST_S) / 3600 * getattr(hourly, unit)
+        hours = sums.setdefault(owner, dict.fromkeys(units, 0.0))
+        for key, unit in units.items():
+            hours[key] += min(max(left_s, 0), MOST_S) / 3600 * hourly.get(unit, 0.0)
     hard = [group for group in groups if group.has_hard_limit]
     return _by_subject(sums, lambda owner: subjects_of(owner, hard))
 

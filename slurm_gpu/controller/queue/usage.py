@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from slurm_gpu.controller.queue.amounts import CountingFacts, amounts_of
+from slurm_gpu.controller.queue.amounts import Amounts, CountingFacts, amounts_of
 from slurm_gpu.controller.queue.selection import selects
 from slurm_gpu.policy.lua.installed import GroupInForce, PolicyInForce, RuleInForce
 from slurm_gpu.slurm.queue import CountedJob, JobPhase
@@ -149,10 +149,10 @@ class UsageCounter:
                     both.saw_pending(use.last_pending)
         return Usage(by_subject, {owner.user: owner.uid for owner in by_owner})
 
-    def amounts_of(self, job: CountedJob) -> tuple[int, int, int]:
-        """Return the GPUs (mgpu), CPUs and billing units of one task of a job in the last `usage_of` call."""
+    def amounts_of(self, job: CountedJob) -> Amounts:
+        """Return the resources of one task of a job in the last `usage_of` call."""
         _, kind = self._kinds[id(job)]
-        return kind.mgpu, kind.cpus, kind.billing
+        return Amounts(kind.mgpu, kind.cpus, kind.mib, kind.nodes, dict(kind.by_type), kind.billing)
 
     def _tallies(self, jobs: Iterable[CountedJob], facts: CountingFacts) -> Iterable[_Tally]:
         before = self._kinds if facts == self._facts else {}

@@ -9,7 +9,7 @@ from typing import Any
 
 from slurm_gpu.controller.queue.usage import Subject, Usage, UsageTotals
 from slurm_gpu.controller.snapshot.snapshot_file import Snapshot
-from slurm_gpu.policy.language.hour_sums import COMMITTED, sum_key
+from slurm_gpu.policy.language.hour_sums import committed_key, split_type, sum_key
 from slurm_gpu.policy.language.job_changes import options_text
 from slurm_gpu.policy.language.limits import AT_LEAST, LIMITS, LimitKind, LimitUnit, Scope
 from slurm_gpu.policy.language.periods import BEFORE, CALENDAR, this_text
@@ -33,7 +33,7 @@ class QuotaLine:
     rule: RuleInForce
     kind: LimitKind
     of: str | None
-    """The GPU type or the period of the limit; None if it has neither."""
+    """The GPU type or the period of the limit, or both, as in `week:a100`; None if it has neither."""
     limit: Any
     """The limit, including `carried`."""
     used: float | None
@@ -64,19 +64,15 @@ class QuotaLine:
     @property
     def on(self) -> str:
         """The limited resource in words, for example "GPUs (a100) running"."""
-        what = f"{'minimum ' if self.is_minimum else ''}{self.kind.what}"
-        if self.kind.scope is Scope.PERIOD and self.rule.hard:
-            what += " used or committed"
         subject = "each job's " if self._scope is Scope.JOB else ""
-        return f"{subject}{what}{self._of}{_STATE.get(self._scope, '')}"
-
-    @property
-    def _of(self) -> str:
+        what = f"{subject}{'minimum ' if self.is_minimum else ''}{self.kind.what}"
         if self.of is None:
-            return ""
-        if self.kind.scope is Scope.PERIOD:
-            return f" {this_text(self.of)}"
-        return f" ({self.of})"
+            return f"{what}{_STATE.get(self._scope, '')}"
+        if self.kind.scope is not Scope.PERIOD:
+            return f"{what} ({self.of}){_STATE.get(self._scope, '')}"
+        period, gpu_type = split_type(self.of)
+        of_type = "" if gpu_type is None else f" ({gpu_type})"
+        return f"{what}{of_type}{' used or committed' if self.rule.hard else ''} {this_text(period)}"
 
     @property
     def left(self) -> float | None:
@@ -166,8 +162,8 @@ def _lines(
             if name == kind.key:
                 used = _used(rule, kind, of or None, usage, snapshot, subject) if is_known else None
                 carried = None
-                if rule.carry_over and used is not None and of in CALENDAR:
-                    before = _hours(snapshot, subject, sum_key(name, f"{of}{BEFORE}"))
+                if rule.carry_over and used is not None and split_type(of)[0] in CALENDAR:
+                    before = _hours(snapshot, subject, sum_key(name, of, suffix=BEFORE))
                     if before is None:
                         used = None
                     else:
@@ -199,9 +195,11 @@ def _used(
     if kind.scope is Scope.JOB:
         return None
     if kind.scope is Scope.PERIOD:
-        periods = () if of is None else (of, COMMITTED) if rule.hard else (of,)
-        hours = [_hours(snapshot, subject, sum_key(kind.key, period)) for period in periods]
-        return None if None in hours or not hours else sum(value for value in hours if value is not None)
+        if of is None:
+            return None
+        keys = (sum_key(kind.key, of), *((committed_key(kind.key, of),) if rule.hard else ()))
+        hours = [_hours(snapshot, subject, key) for key in keys]
+        return None if None in hours else sum(value for value in hours if value is not None)
     if usage is None:
         return None
     both = usage.of(*subject)

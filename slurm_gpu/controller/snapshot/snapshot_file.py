@@ -15,7 +15,7 @@ from slurm_gpu.controller.snapshot.reserve_table import ReserveTable
 from slurm_gpu.controller.snapshot.share_table import ShareTable
 from slurm_gpu.controller.snapshot.zone_table import ZoneTable
 from slurm_gpu.controller.snapshot.zones import ZoneCapacity
-from slurm_gpu.policy.language.hour_sums import COMMITTED, is_sum
+from slurm_gpu.policy.language.hour_sums import COMMITTED, is_sum, parts_of
 
 FILE_NAME = "snapshot.txt"
 # Maximum age of a valid snapshot.
@@ -67,7 +67,7 @@ class Snapshot:
         self, user: str | None, group: str | None, key: str, account: str | None = None
     ) -> float | None:
         """Return a sum of resource-hours of one subject; None if unknown."""
-        if self.hours is None or not (key in self.period_starts or key.endswith(f"_{COMMITTED}")):
+        if self.hours is None or not (key in self.period_starts or parts_of(key)[1] == COMMITTED):
             return None
         return self.hours.get(Subject(user, group, account), {}).get(key, 0.0)
 

@@ -57,6 +57,15 @@ def _limit_steps(found: Mapping[int | None, int]) -> tuple[LimitStep, ...]:
     return tuple(LimitStep(mgpu or 0, found[mgpu]) for mgpu in sorted(found, key=lambda mgpu: mgpu or 0))
 
 
+def _hours_by_part(found: Mapping[str | None, Mapping[str | None, float]]) -> dict[str | None, float]:
+    """Return the limits by period, or by period and GPU type, such as `month:a100`."""
+    return {
+        period if gpu_type is None else f"{period}:{gpu_type}": hours
+        for period, by_type in found.items()
+        for gpu_type, hours in by_type.items()
+    }
+
+
 _GpuLimit = Annotated[GpuLimit | None, OneOrTable(GPUS, GPU_TYPE, _gpu_limit)]
 # Ascending by GPUs; jobs with fewer GPUs than the first step have no limit.
 LimitSteps = tuple[LimitStep, ...]
@@ -105,10 +114,11 @@ class RuleLimits(JobAmounts):
     memory_total_mib: Annotated[int | None, MEMORY, "Memory of running and pending jobs."] = None
     memory_running_mib: Annotated[int | None, MEMORY, "Memory of running jobs, limited by Slurm."] = None
     nodes_running: Annotated[int | None, COUNT, "Nodes of running jobs, limited by Slurm."] = None
-    # The keys are periods (periods.py); the key of the limit on one job is None.
+    # The keys are periods (periods.py), or period and GPU type, such as `month:a100`; the key of the limit on
+    # one job is None.
     gpu_hours: Annotated[
         Mapping[str | None, float] | None,
-        OneOrTable(GPU_HOURS, PERIOD, dict),
+        OneOrTable(GPU_HOURS, PERIOD, _hours_by_part, inner=OneOrTable(GPU_HOURS, GPU_TYPE, dict)),
         "GPUs × time limit of one job; with a period, plus the GPU-hours used in that period.",
     ] = None
     cpu_hours: Annotated[

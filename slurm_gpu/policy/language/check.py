@@ -258,6 +258,9 @@ class _Check(Decoder):
         for key in limits if isinstance(limits, dict) else ():
             if key in LIMITS and LIMITS[key].measure is LimitUnit.GPUS and isinstance(limits[key], dict):
                 self.gpu_types((*at, "limits", key), limits[key])
+            for period in self.periods((*at, "limits", key)) if key in UNITS else ():
+                if isinstance(by_type := self.at(*at, "limits", key, period), dict):
+                    self.gpu_types((*at, "limits", key, period), by_type)
             if key in UNITS and isinstance(limits[key], dict) == (per is Per.JOB):
                 written = "one number, such as 8" if per is Per.JOB else "a table, such as {week: 500}"
                 self.fail_once(

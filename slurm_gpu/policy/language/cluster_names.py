@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator
 from slurm_gpu.config.yaml_source import Location, YamlSource
 from slurm_gpu.errors import InputError
 from slurm_gpu.policy.language.amounts import GpuLimit, RuleLimits
+from slurm_gpu.policy.language.hour_sums import split_type
 from slurm_gpu.policy.language.membership import is_among
 from slurm_gpu.policy.language.model import Policy
 from slurm_gpu.policy.language.names import suggest
@@ -90,6 +91,10 @@ def _gpu_types(policy: Policy) -> Iterator[_Named]:
             limit: GpuLimit | None = getattr(limits, key)
             for name in () if limit is None else limit.by_type_mgpu:
                 yield (*location, key, name), name
+        for part in limits.gpu_hours or ():
+            period, gpu_type = split_type(part or "")
+            if gpu_type is not None:
+                yield (*location, "gpu_hours", period, gpu_type), gpu_type
 
 
 def _all_limits(policy: Policy) -> Iterator[tuple[Location, RuleLimits]]:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from slurm_gpu.policy.language.hour_sums import UNITS
+from slurm_gpu.policy.language.hour_sums import UNITS, split_type
 from slurm_gpu.policy.language.limits import LIMITS, Scope, flat_limits
 from slurm_gpu.policy.language.membership import CONDITIONS, has_wildcard, is_among, with_required
 from slurm_gpu.policy.language.model import Group, Mode, Per, Policy, PolicyRule
@@ -117,16 +117,19 @@ def wider_keys(key: str) -> tuple[str, ...]:
     base, _, part = key.partition(":")
     kind = LIMITS[base]
     if kind.scope is Scope.PERIOD:
-        return (key,)
+        for_all_types = key.rpartition(":")[0]
+        return (key, for_all_types) if ":" in for_all_types else (key,)
     bases = (base, kind.part_of) if kind.part_of else (base,)
     return (*(f"{wider}:{part}" for wider in bases), *bases) if part else bases
 
 
 def _is_longer(wider: str, key: str) -> bool:
-    """Return whether the period of a limit on hours contains that of another one in the same unit."""
-    (base, _, longer), (other, _, period) = (one.partition(":") for one in (wider, key))
-    is_hours = base == other and base in UNITS and longer != "" and period != ""
-    return is_hours and wider != key and includes(longer, period)
+    """Return whether the period of a limit on hours contains that of another, for the same or more GPUs."""
+    (base, _, wider_part), (other, _, part) = (one.partition(":") for one in (wider, key))
+    if base != other or base not in UNITS or not wider_part or not part or wider == key:
+        return False
+    (longer, of_longer), (period, gpu_type) = split_type(wider_part), split_type(part)
+    return of_longer in (None, gpu_type) and includes(longer, period)
 
 
 def _at_most(first: object, second: object) -> bool:

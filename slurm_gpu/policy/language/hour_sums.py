@@ -1,7 +1,8 @@
 """Name the sums of resource-hours that slurm-gpuctld publishes for limits by period, such as `gpu_h_week`.
 
 The key of a sum is its unit and its period. The period `committed` stands for what pending and running jobs
-may still use, and `week_before` for the previous week.
+may still use, and `week_before` for the previous week. The key of a sum over GPUs of one type ends with the
+type: the sum `gpu_h_week:a100` has the unit `gpu_h:a100`.
 """
 
 from __future__ import annotations
@@ -24,16 +25,32 @@ NAMES: Mapping[str, str] = {
 COMMITTED = "committed"
 
 
-def sum_key(limit: str, period: str) -> str:
-    """Return the key of the sum to which a limit, such as `gpu_hours`, applies in a period."""
-    return f"{UNITS[limit]}_{period}"
+def split_type(name: str) -> tuple[str, str | None]:
+    """Return a period, unit or key without its GPU type, and the type: ("week", "a100") for `week:a100`."""
+    name, _, gpu_type = name.partition(":")
+    return name, gpu_type or None
+
+
+def sum_key(limit: str, part: str, *, suffix: str = "") -> str:
+    """Return the key of the sum for a limit, such as `gpu_hours`, in a period, such as `week` or `week:a100`.
+
+    With a suffix, return that of another period, such as `week_before`.
+    """
+    period, gpu_type = split_type(part)
+    return _with_type(f"{UNITS[limit]}_{period}{suffix}", gpu_type)
+
+
+def committed_key(limit: str, part: str) -> str:
+    """Return the key of the sum over pending and running jobs for the same limit."""
+    return sum_key(limit, _with_type(COMMITTED, split_type(part)[1]))
 
 
 def parts_of(key: str) -> tuple[str, str]:
     """Return the unit and the period of a sum; raise ValueError if the key is not that of a sum."""
+    name, gpu_type = split_type(key)
     for unit in UNITS.values():
-        if key.startswith(f"{unit}_"):
-            return unit, key.removeprefix(f"{unit}_")
+        if name.startswith(f"{unit}_"):
+            return _with_type(unit, gpu_type), name.removeprefix(f"{unit}_")
     raise ValueError(key)
 
 
@@ -44,7 +61,7 @@ def is_sum(key: str) -> bool:
 
 def named(keys: Iterable[str]) -> str:
     """Return the names of the units of these sums, such as "GPU-hours and CPU-hours"."""
-    units = {parts_of(key)[0] for key in keys}
+    units = {split_type(parts_of(key)[0])[0] for key in keys}
     *others, last = [name for unit, name in NAMES.items() if unit in units]
     return f"{', '.join(others)} and {last}" if others else last
 
@@ -52,10 +69,14 @@ def named(keys: Iterable[str]) -> str:
 def sums_of(limits: Iterable[str], *, hard: bool = False, carry_over: bool = False) -> Iterator[str]:
     """Yield the keys of the sums that a rule with these limits (as in flat_limits) requires."""
     for key in limits:
-        base, _, period = key.partition(":")
-        if base in UNITS and period:
-            yield sum_key(base, period)
-            if carry_over and period in CALENDAR:
-                yield sum_key(base, f"{period}{BEFORE}")
+        base, _, part = key.partition(":")
+        if base in UNITS and part:
+            yield sum_key(base, part)
+            if carry_over and split_type(part)[0] in CALENDAR:
+                yield sum_key(base, part, suffix=BEFORE)
             if hard:
-                yield sum_key(base, COMMITTED)
+                yield committed_key(base, part)
+
+
+def _with_type(name: str, gpu_type: str | None) -> str:
+    return name if gpu_type is None else f"{name}:{gpu_type}"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from slurm_gpu.policy.language.amounts import GpuLimit, JobAmounts, RuleLimits
+from slurm_gpu.policy.language.hour_sums import split_type
 from slurm_gpu.policy.language.limits import (
     LIMITS,
     LimitKind,
@@ -61,8 +62,8 @@ def limits_json(limits: JobAmounts) -> dict[str, Any]:
     """Return the limits by their keys in policy.yaml.
 
     GPUs are numbers or {type: number}, memory is in MiB (`memory_mib`), walltime in seconds (`walltime_s`),
-    gpu_hours a number or {period: hours}. A limit that depends on the GPUs of the job is a list of
-    {gpus, limit}.
+    gpu_hours a number, {period: hours} or {period: {type: hours}}. A limit that depends on the GPUs of the
+    job is a list of {gpus, limit}.
     """
     by_key: dict[str, Any] = {}
     for kind, value in set_limits(limits):
@@ -73,7 +74,7 @@ def limits_json(limits: JobAmounts) -> dict[str, Any]:
                 else value.all_mgpu / 1000
             )
         elif isinstance(value, Mapping):
-            by_key[kind.key] = value.get(None, {str(period): hours for period, hours in value.items()})
+            by_key[kind.key] = value[None] if None in value else _by_period(value)
         elif kind.measure is LimitUnit.NAMES and isinstance(value, tuple):
             by_key[kind.key] = list(value)
         else:
@@ -82,6 +83,18 @@ def limits_json(limits: JobAmounts) -> dict[str, Any]:
             steps = [{"gpus": step.from_mgpu / 1000, "limit": step.limit} for step in steps_of(value)]
             by_key[key] = steps if number is None else number
     return by_key
+
+
+def _by_period(value: Mapping[str | None, float]) -> dict[str, Any]:
+    """Return the limits on hours as in policy.yaml, by period or by period and GPU type."""
+    found: dict[str, Any] = {}
+    for part, hours in value.items():
+        period, gpu_type = split_type(str(part))
+        if gpu_type is None:
+            found[period] = hours
+        else:
+            found.setdefault(period, {})[gpu_type] = hours
+    return found
 
 
 def _texts(kind: LimitKind, value: LimitValue, bound: str) -> Iterator[tuple[str, str]]:
@@ -93,9 +106,14 @@ def _texts(kind: LimitKind, value: LimitValue, bound: str) -> Iterator[tuple[str
         for gpu_type, mgpu in value.by_type_mgpu.items():
             yield f"{kind.key}:{gpu_type}", f"{bound} {format_gpus(mgpu)} of type {gpu_type}{counted_jobs}"
     elif isinstance(value, Mapping):
-        for period, hours in value.items():
+        for part, hours in value.items():
             text = f"{bound} {hours:,.10g} {kind.noun(hours)}"
-            yield (f"{kind.key}:{period}", f"{text} {each_text(period)}") if period else (kind.key, text)
+            if part is None:
+                yield kind.key, text
+                continue
+            period, of_type = split_type(part)
+            where = "" if of_type is None else f" on {of_type} GPUs"
+            yield f"{kind.key}:{part}", f"{text}{where} {each_text(period)}"
     elif kind.measure is LimitUnit.NAMES and isinstance(value, tuple):
         yield kind.key, f"only {kind.what} {', '.join(map(str, value))}"
     elif (number := number_of(value)) is not None:

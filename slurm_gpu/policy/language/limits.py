@@ -230,9 +230,9 @@ def set_limits(limits: JobAmounts) -> Iterator[tuple[LimitKind, LimitValue]]:
 def flat_limits(limits: JobAmounts) -> dict[str, Plain]:
     """Return the limits as the Lua code reads them, with one value per key.
 
-    `gpus:a100` is the limit of one type in mgpu, `gpu_hours` the limit of one job in hours, and
-    `gpu_hours:week` the limit of one week. A limit that depends on the GPUs of the job is a list of
-    {mgpu, limit}. Names are {name: true}, memory is in MiB, walltime in seconds.
+    `gpus:a100` is the limit of one type in mgpu, `gpu_hours` the limit of one job in hours, `gpu_hours:week`
+    the limit of one week, and `gpu_hours:week:a100` that of one week and type. A limit that depends on the
+    GPUs of the job is a list of {mgpu, limit}. Names are {name: true}, memory is in MiB, walltime in seconds.
     """
     flat: dict[str, Plain] = {}
     for kind, value in set_limits(limits):
@@ -241,7 +241,7 @@ def flat_limits(limits: JobAmounts) -> dict[str, Plain]:
                 flat[kind.key] = value.all_mgpu
             flat |= {f"{kind.key}:{gpu_type}": mgpu for gpu_type, mgpu in value.by_type_mgpu.items()}
         elif isinstance(value, Mapping):
-            flat |= {f"{kind.key}:{period}" if period else kind.key: hours for period, hours in value.items()}
+            flat |= {f"{kind.key}:{part}" if part else kind.key: hours for part, hours in value.items()}
         elif isinstance(value, tuple):
             flat[kind.key] = _flat_tuple(value)
         else:

@@ -282,7 +282,7 @@ GPU_HOURS = ValueType(
 )
 BILLING_HOURS = replace(GPU_HOURS, what="a number of billing-hours ≥ 0", example="5000")
 CPU_HOURS = replace(GPU_HOURS, what="a number of CPU-hours ≥ 0", example="5000")
-PERIOD = pattern("30d", "day, week, month, quarter, year or a number of days from 2d to 366d", PERIOD_PATTERN)
+PERIOD = pattern("30d", "day, week, month, quarter, year or 2d to 366d", PERIOD_PATTERN)
 DATE = ValueType(
     "a day written as YYYY-MM-DD",
     "2026-12-31",
