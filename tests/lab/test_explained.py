@@ -31,7 +31,8 @@ rules:
   - {id: share, for: vision, per: user, why: "One queue for all.", mode: advise, limits: {gpus_total: 2}}
   - {id: shells, for: everyone, per: job, kind: interactive, why: "A shell is for tries.", limits: {gpus: 1}}
 """
-PARTITIONS = (
+CONFIGURED = (
+    "Licenses=matlab:2",
     "PartitionName=short Nodes=n[1-2] MaxTime=30 State=UP",
     "PartitionName=ops Nodes=n1 AllowGroups=gpuops State=UP",
     "PartitionName=nlp Nodes=n1 AllowAccounts=nlp State=UP",
@@ -61,6 +62,7 @@ ACCEPTED = (
     "--constraint=zone1|zone2 --gpus-per-task=1 --ntasks=2",
     "--array=0-4%2 --gpus=1",
     "--gpus=4 --nodes=2-3",
+    "--gpus=1 --licenses=matlab:2",
 )
 BY_SLURM = (
     "--partition=nowhere",
@@ -76,6 +78,8 @@ BY_SLURM = (
     "--gpus=5 --gpus-per-node=2",
     "--mem=1G --mem-per-cpu=1G",
     "--nodelist=n9",
+    "--licenses=ansys",
+    "--licenses=matlab:3",
 )
 BY_PARTITION = {
     "--partition=short --time=45": "PartitionTimeLimit",
@@ -106,7 +110,7 @@ def bring_up(lab_with: Callable[..., Lab], tmp_path_factory: pytest.TempPathFact
     policy.write_text(POLICY)
 
     def up(enforced: str) -> Lab:
-        lab = lab_with(services=False, extra_slurm_conf=(f"EnforcePartLimits={enforced}", *PARTITIONS))
+        lab = lab_with(services=False, extra_slurm_conf=(f"EnforcePartLimits={enforced}", *CONFIGURED))
         lab.run_as("root", ["slurm-gpu", "policy", "apply", str(policy)])
         return lab
 

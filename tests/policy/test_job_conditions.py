@@ -75,6 +75,7 @@ ONE = {"per_job": 1}
         ("{names: [jupyter, sys/*]}", {"name": "jupyter"}, True),
         ("{names: [jupyter, sys/*]}", {"name": "sys/dashboard/jupyter"}, True),
         ("{names: [jupyter, sys/*]}", {"name": "my-jupyter"}, False),
+        ('{names: ["my  jupyter"]}', {"name": "my  jupyter"}, True),
         ("{array: true}", {"array_tasks": 3}, True),
         ("{array: true}", {}, False),
         ("{array: false}", {"array_tasks": 3}, False),

@@ -94,6 +94,12 @@ def _account_wildcard(example: str) -> ValueType:
     return replace(names, parse=parse, schema=schema)
 
 
+def _parse_job_name(value: Any) -> str:
+    """Return the name unchanged, because names of jobs may contain several spaces in a row."""
+    _JOB_NAME.parse(value)
+    return str(value)
+
+
 def _identifier(example: str, make: Callable[[str], str] = str) -> ValueType:
     identifier = pattern(example, "letters, digits, _ . - (up to 40)", ID_PATTERN)
     return replace(identifier, parse=lambda value: make(identifier.parse(value)), plural="names")
@@ -235,7 +241,8 @@ ACCOUNT_WILDCARD = _account_wildcard("vision")
 QOS_WILDCARD = _wildcard("normal")
 PARTITION_WILDCARD = _wildcard("gpu")
 GPU_TYPE_NAME = _full_name("a100", str.lower)
-JOB_NAME = _words("a name", "jupyter or sys/dashboard/*", "names")
+_JOB_NAME = _words("a name", "jupyter or sys/dashboard/*", "names")
+JOB_NAME = replace(_JOB_NAME, parse=_parse_job_name)
 ID = _identifier("grad-share")
 GROUP_NAME = _words("a group", "grads", "names of groups")
 QOS = _identifier("sg-scavenger", str.lower)
