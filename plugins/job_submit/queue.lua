@@ -120,6 +120,9 @@ function queue.read(state, jobs, now)
   for id, record in pairs(jobs) do
     local base = record.job_state % 256 -- higher bits are flags; 0: pending, 1: running, 2: suspended, larger: ended
     local job = state.known[id]
+    if job and job.is_stale then
+      job = nil
+    end
     if job == nil then
       settle(state, record, now)
     end

@@ -164,9 +164,12 @@ function state_module.hours(state, rule, limit, value, job)
   return used + (own and own[limit.hours] or 0), carried, reason
 end
 
--- Drops the cached description of a job that is about to be updated.
+-- Marks the cached description of a job that is about to be updated: it is valid until the next table is read.
 function state_module.forget(state, job_id)
-  state.known[string.format("%.0f", job_id)] = nil
+  local known = state.known[string.format("%.0f", job_id)]
+  if known and known.base >= 0 then -- all ended jobs share one description
+    known.is_stale = true
+  end
 end
 
 -- Returns the newest pending job of a job's user that counts for a rule, in this measure; nil if none is known. The

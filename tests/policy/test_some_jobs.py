@@ -136,6 +136,18 @@ def test_the_refusal_does_not_claim_that_no_smaller_job_fits(tmp_path: Path) -> 
     )
 
 
+def test_a_job_that_was_just_updated_can_still_be_named_in_a_refusal(tmp_path: Path) -> None:
+    """Slurm may show an update to the script only after another job has changed."""
+    site = Site(tmp_path, rules=[LONG])
+    rows = [record(7, TWO_HOURS), record(8, TWO_HOURS)]
+    site.script.set_jobs(rows)
+    site.script.submit(description(JUPYTER), PARTITIONS)
+    assert site.script.modify({"comment": "seen"}, rows[1], PARTITIONS, 0).accepted
+    assert "    scancel 8" in site.script.submit(description(TWO_HOURS), PARTITIONS).messages
+    site.script.set_jobs([rows[0], record(8, replace(TWO_HOURS, minutes=60))])
+    assert site.script.submit(description(TWO_HOURS), PARTITIONS).accepted
+
+
 @pytest.mark.parametrize(
     ("conditions", "job", "expected"),
     [
