@@ -7,9 +7,11 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import slurm_gpu
 from slurm_gpu.errors import NotFoundError, OutsideError, UsageError
@@ -40,10 +42,26 @@ def make_app(site: RouteContext, more: Sequence[BaseRoute] = ()) -> Starlette:
         OutsideError: _unavailable,
         HTTPException: _http_error,
     }
-    app = Starlette(routes=routes, exception_handlers=handlers)
+    zone = Middleware(_WithTimezone, timezone=site.diagnosis_settings.timezone)
+    app = Starlette(routes=routes, exception_handlers=handlers, middleware=[zone])
     # A redirect would use the host in the client's Host header, which is the wrong host behind a proxy.
     app.router.redirect_slashes = False
     return app
+
+
+class _WithTimezone:
+    """Adds the site's time zone to each answer, so that all pages show times in the same zone."""
+
+    def __init__(self, app: ASGIApp, timezone: str) -> None:
+        self._app, self._header = app, (b"x-timezone", timezone.encode("ascii"))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def add(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), self._header]
+            await send(message)
+
+        await self._app(scope, receive, add)
 
 
 async def _not_signed_in(_: Request, error: NotSignedInError) -> Response:

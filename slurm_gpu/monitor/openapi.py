@@ -17,6 +17,7 @@ _REFUSED = {
 _MISSING = {"403": "the job belongs to another user", "404": "the job is unknown"}
 _HEADERS = {
     "ETag": {"description": "value for If-None-Match in later requests", "schema": schemas.TEXT},
+    "X-Timezone": {"description": "the site's time zone, in which pages show times", "schema": schemas.TEXT},
     "X-As-Of-S": {"description": "time of the data, UTC epoch seconds", "schema": schemas.NUMBER},
 }
 

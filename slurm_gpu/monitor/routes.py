@@ -18,8 +18,10 @@ from slurm_gpu.monitor.http.response import CSV, JSON, OCTETS, SVG
 from slurm_gpu.monitor.job import pages as jobpages
 from slurm_gpu.monitor.job.diagnosis import DiagnosisSettings
 from slurm_gpu.monitor.job.drawing import DrawingProcess
+from slurm_gpu.monitor.job.forecasts import Forecasts
 from slurm_gpu.monitor.job.me import Me
 from slurm_gpu.monitor.job.pages import JobPage
+from slurm_gpu.monitor.job.queued import QueuedJobPage
 from slurm_gpu.monitor.listings import Listing, ListingKind, Make
 from slurm_gpu.monitor.schemas import Schema
 from slurm_gpu.monitor.viewer import ViewerOf
@@ -168,6 +170,15 @@ ROUTES = (
         "window",
         jobpages.windows_body,
         schemas.WINDOWS,
+    ),
+    ApiRoute(
+        "/api/v1/jobs/{job}/queued",
+        "A pending or running job as slurmctld last reported it; why it waits, and its expected start.",
+        lambda site: QueuedJobPage(
+            site.board, Forecasts(site.connect, site.clock), site.viewer_of, site.slots
+        ),
+        ((JSON, schemas.QUEUED),),
+        (_JOB,),
     ),
     ApiRoute(
         "/squares.svg",

@@ -130,6 +130,9 @@ ATTENTION = an_object(
         )
     ),
     as_of_s=AS_OF,
+    complete_from_s=described(
+        MOMENT, "before this time, idle jobs may be missing, since the watch has just begun"
+    ),
 )
 FREE = an_object(
     types=listed(
@@ -163,6 +166,11 @@ RESERVATIONS = an_object(
     ),
     known=described(FLAG, "false if slurm-gpudbd did not answer; the list is then empty"),
 )
+_FORECAST: dict[str, Schema] = {
+    "forecast": null_or({"type": "object"}, "there is no forecast; `why` states the reason"),
+    "accuracy": described(listed(TEXT), "how far the forecast can be trusted, in words"),
+    "why": null_or(TEXT),
+}
 ME = an_object(
     user=TEXT,
     operator=FLAG,
@@ -192,11 +200,43 @@ ME = an_object(
         an_object(
             job_id=WHOLE,
             id=TEXT,
-            forecast=null_or({"type": "object"}, "there is no forecast; `why` states the reason"),
-            accuracy=described(listed(TEXT), "how far the forecast can be trusted, in words"),
-            why=null_or(TEXT),
+            **_FORECAST,
         )
     ),
+)
+_WAIT = an_object(
+    reason=TEXT,
+    meaning=null_or(TEXT, "the reason has no explanation"),
+    dependency=null_or(TEXT, "there is none, or another user's job"),
+    place=null_or(WHOLE, "the job is held, or its priority is unknown"),
+    n_jobs=described(WHOLE, "number of pending jobs that request one of its partitions"),
+    gpus_ahead=null_or(NUMBER, "unknown"),
+    start_s=null_or(NUMBER, "Slurm has no estimate"),
+    forecast=null_or(an_object(**_FORECAST), "another user's job"),
+)
+QUEUED = an_object(
+    job=null_or(
+        an_object(
+            id=TEXT,
+            job_id=WHOLE,
+            full=described(FLAG, "false for another user's job"),
+            name=null_or(TEXT),
+            user=TEXT,
+            account=TEXT,
+            partition=TEXT,
+            qos=TEXT,
+            state=TEXT,
+            n_tasks=WHOLE,
+            n_nodes=WHOLE,
+            n_gpus=null_or(NUMBER, "the number is unknown"),
+            submit_s=MOMENT,
+            start_s=MOMENT,
+            end_s=MOMENT,
+            time_limit_s=MOMENT,
+            wait=null_or(_WAIT, "the job is not pending"),
+        ),
+        "the job is neither pending nor running",
+    )
 )
 PERCENTILES: Schema = {
     "type": ["object", "null"],

@@ -153,6 +153,10 @@ class QueuedJob:
     """The number of this component in the heterogeneous job `het_job_id`."""
     resized_s: int | None = None
     """The time when the job's nodes last changed, by a resize or a node failure; None if never."""
+    priority: int | None = None
+    """Slurm starts pending jobs with a higher priority first; 0 if the job is held."""
+    dependency: str = ""
+    """The dependencies that are not fulfilled yet, as printed: "afterok:12(unfulfilled)"."""
 
     @property
     def label(self) -> str:

@@ -312,6 +312,8 @@ def _job(job_id: int, label: JobTexts, text: str) -> QueuedJob:
             het_offset=fields.number("HetJobOffset"),
             # Test for the key first, since few jobs are resized and every job is parsed every two seconds.
             resized_s=_Fields(before_texts).epoch("ResizeTime") if "ResizeTime=" in before_texts else None,
+            priority=fields.number("Priority"),
+            dependency=fields.word("Dependency"),
         )
     except ValueError as error:
         raise SlurmError(f"job {job_id}: {error}") from None

@@ -1,11 +1,14 @@
 """`slurm-gpu job ID` prints every run with its times and GPUs, and a remark on unused GPUs."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from slurm_gpu.wire import Event, Mean, Total
 from tests.cli.conftest import NOW_S, START_S, CommandLine, make_record, make_run
+from tests.cli.test_forecast import FORECAST
+from tests.monitor.clusters import cluster, waiting
 
 _A, _B = "GPU-aaaaaaaa-1111", "GPU-bbbbbbbb-2222"
 
@@ -326,9 +329,46 @@ def test_a_job_without_records_shows_when_they_arrive(slurm_gpu: CommandLine):
 
 
 def test_an_unknown_job_is_wrong_usage(slurm_gpu: CommandLine):
+    slurm_gpu.database.cluster_state = cluster([])
     assert slurm_gpu("job", "99") == 2
-    assert slurm_gpu.err.startswith("slurm-gpu: no job 99 in Slurm's accounting, which is read every 1m00s.")
-    assert "until then, use squeue -j 99" in slurm_gpu.err
+    assert slurm_gpu.err == (
+        "slurm-gpu: no job 99 is pending or in Slurm's accounting, which is read every 1m00s\n"
+    )
+    slurm_gpu.database.cluster_state = None  # the job may be pending
+    assert slurm_gpu("job", "99") == 3
+    assert slurm_gpu.err == "slurm-gpu: slurm-gpudbd at http://dbhost:6829 cannot be reached\n"
+
+
+def test_a_pending_job_has_a_reason_a_place_and_an_expected_start(slurm_gpu: CommandLine):
+    """Accounting may contain the job (17) or not yet (18, which is held)."""
+    slurm_gpu.database.runs = [make_run(state="PENDING", start_s=None, end_s=None, n_gpus_requested=2.0)]
+    jobs = [
+        waiting(16, priority=900, n_tasks=3, n_gpus=2.0),
+        waiting(17, priority=800, start_s=int(NOW_S) + 3600),
+        waiting(18, "JobHeldUser", priority=0, dependency="afterok:12(unfulfilled)", name="next"),
+    ]
+    slurm_gpu.database.cluster_state = replace(cluster([], jobs), as_of_s=NOW_S)
+    slurm_gpu.database.forecast = lambda job: FORECAST if job == "17" else "held"
+    assert slurm_gpu("job", "17") == 0
+    assert slurm_gpu.out.splitlines()[2:] == [
+        "  not started yet; requests 2 GPUs on 1 node",
+        "  submitted 2026-11-21 18:45:42",
+        "  waits     Priority: other jobs have a higher priority",
+        "  place     4 of 4 pending jobs in partition gpu, behind 3 jobs with a higher priority, with 6 GPUs",
+        "  starts    2026-11-21 22:15 (Slurm's estimate)",
+        "  or        between 2026-11-21 21:36 and 2026-11-22 02:27, most likely 2026-11-21 22:39 (forecast)",
+    ]
+    assert slurm_gpu("job", "17", "--json") == 0
+    wait = json.loads(slurm_gpu.out)["wait"]
+    assert (wait["place"], wait["n_jobs"], wait["gpus_ahead"], wait["dependency"]) == (4, 4, 6.0, None)
+    slurm_gpu.database.runs = []
+    assert slurm_gpu("job", "18") == 0
+    assert slurm_gpu.out.splitlines()[0] == "Job 18 next  PENDING"
+    assert slurm_gpu.out.splitlines()[-3:] == [
+        "  waits     JobHeldUser: held by its user",
+        "  depends   afterok:12(unfulfilled)",
+        "  starts    unknown: Slurm has not estimated the start yet",
+    ]
 
 
 def test_a_job_that_slurm_lost_is_not_called_unknown(slurm_gpu: CommandLine):

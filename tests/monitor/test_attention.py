@@ -50,3 +50,25 @@ def test_without_values_nothing_is_flagged():
         here.poll()
         here.source.step(10.0)
     assert here.get("/api/v1/attention").json()["alerts"] == []
+
+
+def test_in_the_first_minutes_records_show_which_jobs_never_used_their_gpus():
+    here = Here(churn=0.0)
+    here.poll()
+    idle = {item.job.job_id: item.job.start_s for item in here.source._jobs.values() if item.level == 0}
+    answer = here.get("/api/v1/attention").json()
+    assert answer["complete_from_s"] > answer["as_of_s"]
+    assert answer["alerts"]
+    for alert in answer["alerts"]:
+        assert alert["alert"] == "never_used"
+        assert alert["since_s"] <= idle[alert["job_id"]] + 60
+
+
+def test_later_the_watch_and_the_records_agree_on_the_duration():
+    here = watched()
+    answer = here.get("/api/v1/attention").json()
+    assert answer["complete_from_s"] <= answer["as_of_s"]
+    start_s = {item.job.job_id: item.job.start_s for item in here.source._jobs.values()}
+    old = [one for one in answer["alerts"] if start_s[one["job_id"]] < answer["as_of_s"] - 3600]
+    assert old
+    assert all(one["since_s"] <= start_s[one["job_id"]] + 60 for one in old)

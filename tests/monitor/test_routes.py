@@ -96,6 +96,21 @@ def test_a_job_of_another_is_shown_without_what_it_does(here: Here, route: ApiRo
     assert sheet.status_code == 403 or list(csv.DictReader(io.StringIO(sheet.text))) == []
 
 
+def test_a_pending_job_is_explained_in_full_only_to_its_owner(here: Here):
+    job = next(job for job in here.source.cluster().jobs if job.state == "PENDING")
+    path = f"/api/v1/jobs/{job.job_id}/queued"
+    shown = here.get(path).json()["job"]
+    assert (shown["id"], shown["wait"]["reason"], shown["full"]) == (job.id, job.reason, True)
+    assert shown["wait"]["forecast"]["accuracy"] or shown["wait"]["forecast"]["why"]
+    here.viewer = Viewer("nobody", 65534, operator=False)
+    hidden = here.get(path).json()["job"]
+    assert (hidden["name"], hidden["wait"]["dependency"], hidden["wait"]["forecast"]) == (None, None, None)
+    assert hidden["wait"]["reason"] == job.reason
+    running_id = running(here)["job_id"]
+    assert here.get(f"/api/v1/jobs/{running_id}/queued").json()["job"]["wait"] is None
+    assert here.get("/api/v1/jobs/999999999/queued").json() == {"job": None}
+
+
 @pytest.mark.parametrize("path", ["/api/v1/frame", "/api/v1/jobs", "/squares.svg", "/api/v1/me"])
 def test_a_name_that_was_given_again_opens_nothing_of_who_had_it_before(here: Here, path: str):
     name = here.any_user()

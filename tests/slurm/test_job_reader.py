@@ -8,7 +8,8 @@ from slurm_gpu.slurm.scontrol import JobReader, JobTexts, parse_jobs
 TEXT = """\
 JobId={job_id} JobName=train
    UserId=alice(1001) GroupId=alice(1001) MCS_label=N/A
-   JobState={state} Reason=None Dependency=(null)
+   Priority={priority} Nice=0 Account=vision QOS=normal
+   JobState={state} Reason=None Dependency={dependency}
    RunTime={ran} TimeLimit=01:00:00 TimeMin=N/A
    SubmitTime=1795262448 EligibleTime=1795262448
    StartTime=1795262531 EndTime={end_s} Deadline=N/A
@@ -24,8 +25,15 @@ JobId={job_id} JobName=train
 LABEL = JobTexts("train", "")
 
 
-def text(job_id: int = 7, ran: str = "00:00:05", state: str = "RUNNING", end_s: int = 1795266131) -> str:
-    return TEXT.format(job_id=job_id, ran=ran, state=state, end_s=end_s)
+def text(job_id: int = 7, **given: object) -> str:
+    values: dict[str, object] = {
+        "ran": "00:00:05",
+        "state": "RUNNING",
+        "end_s": 1795266131,
+        "priority": 4_294_901_755,
+        "dependency": "(null)",
+    }
+    return TEXT.format(job_id=job_id, **values | given)
 
 
 def read(reader: JobReader, output: str, **labels: JobTexts) -> list[QueuedJob]:
@@ -48,6 +56,8 @@ def test_any_other_change_of_a_job_is_seen() -> None:
     (first,) = read(reader, text())
     assert read(reader, text(end_s=1795266132)) == [replace(first, end_s=1795266132)]
     assert read(reader, text(state="SUSPENDED")) == [replace(first, state="SUSPENDED")]
+    waits = "afterok:12(unfulfilled),afterany:13(unfulfilled)"
+    assert read(reader, text(priority=0, dependency=waits)) == [replace(first, priority=0, dependency=waits)]
     assert read(reader, text(), _7=JobTexts("train", "slurm-gpu/1 t=x")) == [
         replace(first, admin_comment="slurm-gpu/1 t=x")
     ]

@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from slurm_gpu.cli.runs.pending_job import PendingJob
 from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.controller.colocation.status import FILE_NAME as SHARING_FILE
 from slurm_gpu.controller.colocation.status import Sharing, sharing_of
@@ -102,12 +103,25 @@ def explain_submitted(site: CommandSite, job_id: int, *, as_json: bool) -> None:
     )
     now = sharing_of(directory / SHARING_FILE, job_id, time.time())
     decision = replace(decision_of(job, fields), sharing=now, endings=endings)
+    pending = _pending(site, job_id) if job.state == "PENDING" else None
     if as_json:
-        click.echo(json.dumps(asdict(decision), indent=2))
+        wait = None if pending is None else pending.to_json()
+        click.echo(json.dumps({**asdict(decision), "wait": wait}, indent=2))
         return
     zone = ZoneInfo(site.config.timezone) if endings else _UTC
     for line in lines(decision, job.n_nodes, is_logged=fields is not None, zone=zone):
         click.echo(line)
+    for line in () if pending is None else pending.lines(ZoneInfo(site.config.timezone)):
+        click.echo(line)
+
+
+def _pending(site: CommandSite, job_id: int) -> PendingJob | None:
+    """Return why a job waits; None if it is not pending or slurm-gpudbd does not answer."""
+    try:
+        with site.database() as database:
+            return PendingJob.read(database, str(job_id))
+    except SlurmGpuError:
+        return None
 
 
 def token_of(admin_comment: str) -> str | None:

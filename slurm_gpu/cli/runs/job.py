@@ -20,10 +20,11 @@ from slurm_gpu.cli.runs.job_tables import (
     print_timelines,
     print_use,
 )
+from slurm_gpu.cli.runs.pending_job import PendingJob, header_lines
 from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.client.database_client import DeviceTimeline, Run, RunTimeline
 from slurm_gpu.database.accounting.allocated_time import SHIPPED_WITHIN_S
-from slurm_gpu.errors import SlurmError, UsageError
+from slurm_gpu.errors import OutsideError, SlurmError, UsageError
 from slurm_gpu.reports.diagnosed.missing_data import REPORTED_WITHIN_S
 from slurm_gpu.slurm.queue import read_own_jobs
 from slurm_gpu.slurm.tres import uses_gpus
@@ -67,29 +68,39 @@ def job(site: CommandSite, job_id: str, as_json: bool) -> None:
         runs = page.runs
         # Read the timeline only if there is one.
         run_timelines = database.timelines(job_id) if any(run.devices for run in runs) else ()
-    if not runs and page.unmatched:
+        # Accounting does not contain held jobs, and others only after the next import.
+        is_waiting = not runs or (not runs[0].has_started and runs[0].end_s is None)
+        pending = None
+        try:
+            pending = PendingJob.read(database, job_id) if is_waiting else None
+        except OutsideError:  # slurmctld does not answer
+            if not (runs or page.unmatched):
+                raise
+    if not runs and pending is None and page.unmatched:
         records = counted(page.unmatched, "record")
         raise UsageError(
             f"Slurm's accounting has no job {job_id}, but slurm-gpudbd has {records} of it; "
             f"if sacct -j {job_id} remains empty, slurmdbd has lost the job"
         )
-    if not runs:
+    if not runs and pending is None:
         every = span(site.config.import_interval_s)
-        raise UsageError(
-            f"no job {job_id} in Slurm's accounting, which is read every {every}. An array task "
-            "appears there when it starts, and a held job when it is released; until then, use squeue -j "
-            f"{job_id}"
-        )
+        raise UsageError(f"no job {job_id} is pending or in Slurm's accounting, which is read every {every}")
     min_coverage = site.config.sampling.min_coverage
     if as_json:
         shown = [_to_json(run, _timelines_of(run, run_timelines), min_coverage) for run in runs]
-        print_json({"runs": shown, "left_out": page.left_out, "events_left_out": page.events_left_out})
+        left_out = {"left_out": page.left_out, "events_left_out": page.events_left_out}
+        print_json({"runs": shown, **left_out, "wait": None if pending is None else pending.to_json()})
         return
     zone = ZoneInfo(site.config.timezone)
+    if pending is not None and not runs:
+        for line in (*header_lines(pending.job, zone), *pending.lines(zone)):
+            click.echo(line)
     for index, run in enumerate(runs):
         if index:
             click.echo()
         _print_run(run, _timelines_of(run, run_timelines), zone, min_coverage, site.wall())
+        for line in pending.lines(zone) if pending is not None and index == 0 else ():
+            click.echo(line)
     if page.left_out:
         remark(f"older runs of {job_id} are not shown ({page.left_out}): specify a task, such as {job_id}_7")
     if page.events_left_out:

@@ -120,4 +120,6 @@ def _job(job: QueuedJob, full: bool, n_gpus: float | None) -> ClusterJob:
         end_s=job.end_s,
         time_limit_s=job.time_limit_s,
         name=job.name if full else None,
+        priority=job.priority,
+        dependency=job.dependency if full else None,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slurm_gpu.alerts.alert import CLOCKS_S, Alert, AlertKind, AlertThresholds
 from slurm_gpu.alerts.verdicts import unhealthy
@@ -34,6 +34,7 @@ class Attention:
         # While no page is open, live values arrive only every minute, so each value must cover a longer
         # period than by default.
         self._watch = Watch(AlertThresholds(value_for_s=LIVE_VALID_S)) if watch is None else watch
+        self._began_s: float | None = None
 
     @property
     def rules(self) -> AlertThresholds:
@@ -44,10 +45,31 @@ class Attention:
         """Process a state; jobs without a start time are ignored."""
         jobs = [job for job in seen.cluster.jobs if job.state in _RUNS]
         self._watch.take_in(now_s, jobs, seen.running, seen.live)
+        if self._began_s is None:
+            self._began_s = now_s
+
+    @property
+    def complete_from_s(self) -> float | None:
+        """The time from which jobs have been watched for long enough; None before the first state."""
+        return None if self._began_s is None else self._began_s + self.rules.window_s
 
     def alerts(self, now_s: float) -> list[Alert]:
         """Return the alerts, the most serious first."""
         return self._watch.alerts(now_s)
+
+    def _current(self, now_s: float, seen: DatabaseState) -> list[Alert]:
+        """Return the alerts of the watch, with the help of records.
+
+        Records show which jobs have not used their GPUs since before the watch began. In the first minutes,
+        in which the watch cannot find idle jobs, only records can.
+        """
+        recorded = {(one.job_id, one.kind): one for one in recorded_alerts(now_s, seen, self.rules) or ()}
+        found = [
+            replace(one, since_s=min(one.since_s, recorded.pop((one.job_id, one.kind), one).since_s))
+            for one in self.alerts(now_s)
+        ]
+        is_complete = self.complete_from_s is not None and now_s >= self.complete_from_s
+        return found if is_complete else [*found, *recorded.values()]
 
     def placed_alerts(self, now_s: float, seen: DatabaseState, layout: SquareLayout) -> list[PlacedAlert]:
         """Return the alerts with their squares, the most serious first."""
@@ -60,7 +82,7 @@ class Attention:
                 uid=jobs[alert.job_id].uid,
                 squares=sorted(layout.square_of[uuid] for uuid in alert.devices if uuid in layout.square_of),
             )
-            for alert in worst_first([*self.alerts(now_s), *verdict_alerts(seen)])
+            for alert in worst_first([*self._current(now_s, seen), *verdict_alerts(seen)])
             if alert.job_id in jobs
         ]
 

@@ -6,6 +6,7 @@ Each row is created only once, for all viewers.
 from __future__ import annotations
 
 import json
+import operator
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,15 @@ from slurm_gpu.wire.answers.cluster import ClusterJob
 KEPT = 240
 
 
+# The shown attributes of a job. Its priority, which changes every few minutes, is not among them.
+_SHOWN = (
+    *("id", "job_id", "user", "account", "partition", "state", "reason", "n_gpus", "n_nodes", "n_tasks"),
+    *("submit_s", "start_s", "end_s", "name"),
+)
+# Return the shown attributes, without the cost of comparing whole jobs.
+_facts = operator.attrgetter(*_SHOWN)
+
+
 @dataclass(frozen=True, slots=True)
 class _Row:
     job: ClusterJob
@@ -27,6 +37,7 @@ class _Row:
     full: bytes
     occupancy: bytes
     facts: tuple[Any, ...]
+    """All values in the row; an equal row is reused."""
 
     def visible_part(self, visibility: Visibility) -> bytes:
         """Return the part of the row that a viewer may see."""
@@ -55,7 +66,7 @@ class JobListing:
         for job in jobs:
             whole = allocation.whole.get(job.job_id, ())
             shared = allocation.shared.get(job.job_id, ())
-            facts = (job, tuple(whole), tuple(shared))
+            facts = (_facts(job), tuple(whole), tuple(shared))
             before = self.rows.get(job.job_id)
             if before is not None and before.facts == facts:
                 rows[job.job_id] = before
@@ -93,25 +104,8 @@ def _row(
     shared: tuple[tuple[int, int], ...],
     facts: tuple[Any, ...],
 ) -> _Row:
-    shown = {
-        "id": job.id,
-        "job_id": job.job_id,
-        "full": True,
-        "user": job.user,
-        "account": job.account,
-        "partition": job.partition,
-        "state": job.state,
-        "reason": job.reason,
-        "n_gpus": job.n_gpus,
-        "n_nodes": job.n_nodes,
-        "n_tasks": job.n_tasks,
-        "submit_s": job.submit_s,
-        "start_s": job.start_s,
-        "end_s": job.end_s,
-        "name": job.name,
-        "squares": squares,
-        "shared_squares": shared,
-    }
+    named = dict(zip(_SHOWN, _facts(job), strict=True))
+    shown = {**named, "full": True, "squares": squares, "shared_squares": shared}
     hidden = {**shown, "full": False, "name": None}
     return _Row(job, version, _dump(shown), _dump(hidden), facts)
 

@@ -61,7 +61,15 @@ def attention(state: PageState, visibility: Visibility, _: str) -> bytes:
         if visibility.may_see(item.user, item.uid)
     ]
     suspects = _suspects(state) if visibility.everything else []
-    return dump({"alerts": alerts, "suspects": suspects, "as_of_s": state.seen.live_s})
+    complete_s = state.alerts_complete_from_s
+    return dump(
+        {
+            "alerts": alerts,
+            "suspects": suspects,
+            "as_of_s": state.seen.live_s,
+            "complete_from_s": complete_s,
+        }
+    )
 
 
 def _suspects(state: PageState) -> list[dict[str, Any]]:

@@ -30,6 +30,8 @@ class PageState:
     """For each user, the squares that only this user's jobs use."""
     jobs: JobListing
     alerts: Sequence[PlacedAlert] = ()
+    alerts_complete_from_s: float | None = None
+    """The time from which `alerts` includes all idle jobs; None before jobs were watched."""
     answers: ResponseCache = field(default_factory=ResponseCache, repr=False)
     """The answers cached for this state."""
 
@@ -77,4 +79,5 @@ def make_state(
         own=own_squares(allocation, {job.job_id: (job.user, job.uid) for job in seen.cluster.jobs}),
         jobs=table.next(version, seen.cluster.jobs, allocation),
         alerts=attention.placed_alerts(seen.live_s, seen, layout),
+        alerts_complete_from_s=attention.complete_from_s,
     )

@@ -10,27 +10,21 @@ from starlette.requests import HTTPConnection
 from starlette.types import Receive, Scope, Send
 
 from slurm_gpu.client.database_client import DatabaseClient
-from slurm_gpu.client.forecast_text import accuracy_in_words
 from slurm_gpu.clock import Clock
 from slurm_gpu.errors import OutsideError, UsageError
 from slurm_gpu.monitor.cluster.board import Board
 from slurm_gpu.monitor.cluster.responses import dump
 from slurm_gpu.monitor.http.rate_limiter import RequestSlots
 from slurm_gpu.monitor.http.response import JSON, CachedResponse
-from slurm_gpu.monitor.job.pages import forecast_id
+from slurm_gpu.monitor.job.forecasts import Forecasts
 from slurm_gpu.monitor.viewer import ViewerOf
 from slurm_gpu.wire.answers.cluster import ClusterJob
-from slurm_gpu.wire.answers.codec import to_json
 from slurm_gpu.wire.answers.quota import Quota
 
 # Maximum number of jobs per user with a forecast; the jobs that were submitted first are chosen.
 MOST_FORECASTS = 20
-KEPT_S = 60.0
 LIMITS_KEPT_S = 10.0
 _MOST_KEPT = 10_000
-
-# A forecast with its accuracy in words, or the reason why there is none.
-_Wait = dict[str, Any]
 
 
 class Me:
@@ -46,8 +40,8 @@ class Me:
     ) -> None:
         self._board, self._connect, self._viewer_of, self._clock = board, connect, viewer_of, clock
         self._slots = slots
+        self._forecasts = Forecasts(connect, clock)
         self._lock = threading.Lock()
-        self._kept: dict[int, tuple[float, _Wait]] = {}
         self._limits: dict[str, tuple[float, Quota]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -76,17 +70,8 @@ class Me:
         await answer(scope, receive, send)
 
     def _waits(self, jobs: list[ClusterJob]) -> list[dict[str, Any]]:
-        forecasts = {job.job_id: self._known(job.job_id) for job in jobs}
-        if None in forecasts.values():
-            with self._connect() as source:
-                for job in jobs:
-                    if forecasts[job.job_id] is None:
-                        forecasts[job.job_id] = self._ask(source, job)
-        return [
-            {"job_id": job.job_id, "id": job.id} | found
-            for job in jobs
-            if (found := forecasts[job.job_id]) is not None
-        ]
+        found = self._forecasts.of(jobs)
+        return [{"job_id": job.job_id, "id": job.id, **found[job.job_id]} for job in jobs]
 
     def _quota(self, user: str) -> Quota:
         """Return the user's limits, which are cached for a few seconds unless they are unknown."""
@@ -105,25 +90,3 @@ class Me:
                     self._limits.clear()
                 self._limits[user] = self._clock.monotonic() + LIMITS_KEPT_S, quota
         return quota
-
-    def _known(self, job_id: int) -> _Wait | None:
-        with self._lock:
-            until, answer = self._kept.get(job_id, (0.0, None))
-        return answer if self._clock.monotonic() < until else None
-
-    def _ask(self, source: DatabaseClient, job: ClusterJob) -> _Wait:
-        try:
-            found = source.forecast(forecast_id(job))
-        # There is no forecast for a job that is held or has just started.
-        except (OutsideError, UsageError) as error:
-            found = str(error)
-        answer: _Wait = {"forecast": None, "accuracy": [], "why": None}
-        if isinstance(found, str):
-            answer["why"] = found
-        else:
-            answer |= {"forecast": to_json(found), "accuracy": accuracy_in_words(found)}
-        with self._lock:
-            if len(self._kept) >= _MOST_KEPT:
-                self._kept.clear()
-            self._kept[job.job_id] = self._clock.monotonic() + KEPT_S, answer
-        return answer
