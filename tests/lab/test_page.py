@@ -102,3 +102,29 @@ def test_free_gpus_queue_and_the_still_picture_are_of_this_cluster(lab: Lab, sig
     still = tab.context.request.get(urljoin(tab.page.url, "squares.svg"))
     paths = ElementTree.fromstring(still.body()).iter(f"{_SVG}path")
     assert sum(path.attrib["d"].count("M") for path in paths) == n_gpus
+
+
+def test_a_held_job_is_explained_and_its_page_becomes_that_of_the_running_job(
+    lab: Lab, sign_in: SignIn
+) -> None:
+    """Slurm's accounting does not contain a held job, so the queue explains it."""
+    job = lab.submit("alice", "--gpus=1", "--time=5", "--job-name=later", "--hold", script=_LONG)
+    page = sign_in("alice").page
+    link = page.locator("#mine a", has_text=str(job))
+    link.wait_for(timeout=_WAIT_MS)
+    link.click()
+    page.locator("#wait", has_text="Held by its user. Slurm's reason: JobHeldUser.").wait_for(
+        timeout=_WAIT_MS
+    )
+    assert "later" in page.inner_text("h1")
+    shown = lab.output(["slurm-gpu", "job", str(job)], "alice")
+    assert "  waits     JobHeldUser: held by its user" in shown.splitlines()
+    assert "  waits     JobHeldUser: held by its user" in lab.output(
+        ["slurm-gpu", "explain", str(job)], "alice"
+    )
+
+    lab.output(["scontrol", "release", str(job)])
+    wait_for(lambda: lab.intervals(job), 60, "the job starts")
+    page.locator("#facts", has_text="running").wait_for(timeout=35_000)
+    assert page.locator("#wait").is_hidden()
+    lab.output(["scancel", str(job)])

@@ -136,8 +136,11 @@ class _Handler(BaseHTTPRequestHandler):
             job = path.removeprefix("jobs/").split("/")[0] if path.startswith("jobs/") else None
             answer: Any
             if job is not None:
-                kept = world.timelines if path.endswith("/timeline") else world.runs
-                answer = kept.get(job)
+                if path.endswith("/queued"):
+                    answer = {"job": world.queued.get(job)}
+                else:
+                    kept = world.timelines if path.endswith("/timeline") else world.runs
+                    answer = kept.get(job)
                 if answer is None:
                     self._json({"error": "no such job, or not yours"}, 404)
                     return
@@ -145,7 +148,11 @@ class _Handler(BaseHTTPRequestHandler):
                 answer = {
                     "layout": lambda: world.layout,
                     "jobs": lambda: world.jobs_since(None if since is None else int(since)),
-                    "attention": lambda: {"alerts": world.alerts, "as_of_s": world.as_of_s},
+                    "attention": lambda: {
+                        "alerts": world.alerts,
+                        "as_of_s": world.as_of_s,
+                        "complete_from_s": world.complete_from_s,
+                    },
                     "free": world.free,
                     "queue": world.queue,
                     "reservations": lambda: {"reservations": world.reservations},
@@ -163,7 +170,7 @@ class _Handler(BaseHTTPRequestHandler):
             status, body = 304, b""
         elif len(body) > 400 and "Content-Encoding" not in headers and status == 200:
             body, headers = gzip.compress(body, 1), {**headers, "Content-Encoding": "gzip"}
-        as_of = {"X-As-Of-S": f"{self.served.world.as_of_s:.3f}"}
+        as_of = {"X-As-Of-S": f"{self.served.world.as_of_s:.3f}", "X-Timezone": self.served.world.timezone}
         all_headers = {"ETag": etag, "Cache-Control": "no-cache", **as_of, **headers}
         self.send_response(status)
         for name, value in all_headers.items():

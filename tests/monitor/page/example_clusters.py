@@ -53,7 +53,12 @@ class World:
     me: dict[str, Any]
     runs: dict[str, Any] = field(default_factory=dict)
     timelines: dict[str, Any] = field(default_factory=dict)
+    queued: dict[str, Any] = field(default_factory=dict)
+    """The jobs in Slurm's queue, by ID."""
     as_of_s: float = NOW_S
+    timezone: str = "UTC"
+    complete_from_s: float = 0.0
+    """The time from which the alerts include all idle jobs."""
     slurm_s: float | None = None
     """The time of slurmctld's last answer, or None if it equals `as_of_s`."""
     version: int = 1

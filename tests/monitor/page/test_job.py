@@ -106,13 +106,45 @@ def test_each_gpu_has_its_percentiles_and_a_gap_is_no_zero(job_tab: Callable[[Wo
 def test_the_timeline_is_drawn_and_described(job_tab: Callable[[World], Tab]):
     tab = job_tab(world_of(run_of("200")))
     chart = tab.page.locator("#charts canvas")
-    assert chart.get_attribute("aria-label") == "Utilisation of 2 GPUs, mean 50 %"
+    assert chart.get_attribute("aria-label") == "Utilisation of 2 GPUs, mean 49\u00a0%"
     box = chart.bounding_box()
     left = 42
     tab.page.mouse.move(box["x"] + left + (box["width"] - left) * 0.1, box["y"] + 40)
     tab.page.locator("#charts small", has_text="50 % (0 % to 100 %)").wait_for()
     tab.page.mouse.move(box["x"] + left + (box["width"] - left) * 0.6, box["y"] + 40)
     tab.page.locator("#charts small", has_text="not measured").wait_for()
+
+
+def test_the_mean_ends_where_the_first_gpu_s_data_ends(job_tab: Callable[[World], Tab]):
+    """While a node is silent, the mean of the other GPUs is not that of the job."""
+    records = [{"node": "n1", "device": "GPU-a", "last_s": NOW_S - 4000, "final": False}]
+    records.append({"node": "n1", "device": "GPU-b", "last_s": NOW_S - 60, "final": False})
+
+    def opened(*records: dict[str, Any]) -> Tab:
+        world = world_of(run_of("200", devices=list(records)))
+        silent, other = world.timelines["200"]["runs"][0]["devices"]
+        silent["timeline"], other["timeline"] = course_of(*[0] * 2), course_of(*[250] * 6)
+        return job_tab(world)
+
+    def said_at(tab: Tab, share: float) -> str:
+        box = tab.page.locator("#charts canvas").bounding_box()
+        tab.page.mouse.move(box["x"] + 42 + (box["width"] - 42) * share, box["y"] + 40)
+        return str(tab.page.locator("#charts small").inner_text()).replace("\u00a0", " ")
+
+    tab = opened(*records)
+    assert said_at(tab, 0.1).endswith("50 % (0 % to 100 %)")
+    assert said_at(tab, 0.8).endswith("1 of 2 GPUs reported, 100 %")
+    assert "the mean ends where a GPU's data ends" in tab.page.inner_text("#timeline-note")
+    released = opened(records[0] | {"final": True}, records[1])
+    assert said_at(released, 0.8).endswith(": 100 %")
+    assert "the mean ends" not in released.page.inner_text("#timeline-note")
+
+
+def test_the_page_has_one_mean(job_tab: Callable[[World], Tab]):
+    page = job_tab(world_of(run_of("200", uGPUcore=81.2))).page
+    facts = page.inner_text("#facts").replace("\u00a0", " ")
+    assert re.search(r"GPU utilisation \(mean\)\s+81 %", facts)
+    assert page.locator("#charts small").inner_text().replace("\u00a0", " ") == "mean 81 %"
 
 
 def test_facts_limits_and_files_are_there(job_tab: Callable[[World], Tab]):
@@ -163,6 +195,94 @@ def test_a_pending_job_shows_its_wait_and_no_file_without_data(job_tab: Callable
     assert tab.page.inner_text("#downloads") == ""
 
 
+def queued_job(**more: Any) -> dict[str, Any]:
+    """Return a pending job in the queue; `wait` adds to the explanation."""
+    wait = {
+        "reason": "Priority",
+        "meaning": "other jobs have a higher priority",
+        "dependency": None,
+        "place": 4,
+        "n_jobs": 12,
+        "gpus_ahead": 16,
+        "start_s": NOW_S + 3600,
+        "forecast": {"forecast": None, "accuracy": [], "why": "run `slurm-gpu forecast train`"},
+    }
+    given = more.pop("wait", {})
+    return {
+        "id": "200",
+        "job_id": 200,
+        "full": True,
+        "name": "train",
+        "user": "alice",
+        "account": "vision",
+        "partition": "gpu",
+        "qos": "normal",
+        "state": "PENDING",
+        "n_tasks": 1,
+        "n_nodes": 2,
+        "n_gpus": 8,
+        "submit_s": NOW_S - 600,
+        "start_s": NOW_S + 3600,
+        "end_s": None,
+        "time_limit_s": 7200,
+        "wait": None if given is None else wait | given,
+    } | more
+
+
+def test_a_pending_job_shows_why_it_waits_and_when_it_starts(job_tab: Callable[[World], Tab]):
+    """Accounting does not list held or dependent jobs, so the page uses the queue."""
+    world = small()
+    world.queued["200"] = queued_job()
+    page = job_tab(world).page
+    assert "Job 200 · train" in page.inner_text("#job")
+    wait = page.inner_text("#wait").replace("\u00a0", " ")
+    assert "Other jobs have a higher priority. Slurm's reason: Priority." in wait
+    assert "Place 4 of 12 pending jobs in partition gpu, behind 3 jobs" in wait
+    assert "which request 16 GPUs" in wait
+    assert "Slurm's estimated start: " in wait
+    assert "forecast train" not in wait, "a user cannot train the model"
+    facts = page.inner_text("#facts").replace("\u00a0", " ")
+    assert re.search(r"Time limit\s+2 h", facts)
+    assert "–" not in facts
+    assert page.locator(".measured:visible").count() == 0
+
+
+@pytest.mark.parametrize(
+    ("wait", "text"),
+    [
+        ({"place": 1}, "Place 1 of 12 pending jobs in partition gpu."),
+        ({"place": 1, "n_jobs": 1}, "No other job is pending in partition gpu."),
+        ({"place": 2, "gpus_ahead": None}, "behind 1 job with a higher priority."),
+        ({"reason": "Dependency", "dependency": "afterok:12(unfulfilled)"}, "Dependency: afterok:12"),
+        ({"reason": "Strange", "meaning": None}, "Strange."),
+        ({"start_s": None}, "Slurm has not estimated the start yet."),
+    ],
+)
+def test_the_place_and_the_reason_are_in_words(
+    job_tab: Callable[[World], Tab], wait: dict[str, Any], text: str
+):
+    world = small()
+    world.queued["200"] = queued_job(wait=wait)
+    assert text in job_tab(world).page.inner_text("#wait").replace("\u00a0", " ")
+
+
+def test_a_pending_page_becomes_that_of_the_running_job(job_tab: Callable[[World], Tab]):
+    """Accounting reports the start later than the queue."""
+    world = world_of(
+        run_of("200", state="PENDING", start_s=None, WAIT_h=None, by_device=[], submit_s=NOW_S - 600)
+    )
+    world.queued["200"] = queued_job()
+    tab = job_tab(world)
+    tab.page.clock.install()
+    tab.page.reload()
+    tab.page.locator("#wait:visible").wait_for()
+    world.queued["200"] = queued_job(state="RUNNING", start_s=NOW_S - 5, end_s=NOW_S + 7195, wait=None)
+    tab.page.clock.fast_forward(35_000)
+    tab.page.locator("#facts", has_text="running").wait_for()
+    assert tab.page.locator("#wait").is_hidden()
+    assert tab.page.locator("#timeline-title").is_visible()
+
+
 def test_alerts_of_a_job_are_shown_with_advice(job_tab: Callable[[World], Tab]):
     world = world_of(run_of("200"))
     world.alerts = [
@@ -206,7 +326,7 @@ def test_an_earlier_run_is_chosen(job_tab: Callable[[World], Tab]):
 
 def test_a_job_that_may_not_be_seen_is_no_page(job_tab: Callable[[World], Tab]):
     tab = job_tab(small())
-    assert "no job 200 that you may see" in tab.page.inner_text("#error")
+    assert "no pending or running job 200" in tab.page.inner_text("#error")
     assert tab.page.locator("#sheets").is_hidden()
 
 

@@ -1,5 +1,6 @@
 """The page around the squares is kept current, shows the age of old data, and treats names only as text."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from tests.monitor.page.conftest import Tab
 from tests.monitor.page.example_clusters import ALLOCATED, GAP, HOSTILE, SHARED, World, make_world
+from tests.monitor.page.test_job import queued_job
 from tests.monitor.page.test_squares import job_on, small
 
 
@@ -136,7 +138,7 @@ def test_an_address_with_a_metric_that_is_none_shows_the_first_one(opened: Calla
     assert "Utilisation 50" in tab.focus(12)
 
 
-@pytest.mark.parametrize(("status", "message"), [(401, "You are not signed in"), (503, "No answer since")])
+@pytest.mark.parametrize(("status", "message"), [(401, "You are no longer signed"), (503, "No answer since")])
 def test_failed_requests_keep_the_known_values(opened: Callable[..., Tab], status: int, message: str):
     tab = opened(small()).ready()
     tab.served.status = status
@@ -148,10 +150,30 @@ def test_failed_requests_keep_the_known_values(opened: Callable[..., Tab], statu
     tab.page.locator("#error").wait_for(state="hidden")
 
 
+@pytest.mark.parametrize("path", ["", "job?id=200"])
+def test_a_visitor_who_is_not_signed_in_gets_a_card_with_the_command(opened: Callable[..., Tab], path: str):
+    tab = opened(small(), path, status=401)
+    tab.page.locator("#signin code", has_text="slurm-gpu web").wait_for()
+    assert tab.page.locator("#error").is_hidden()
+    assert tab.page.locator("h1").is_visible()
+
+
+def test_until_the_layout_arrives_the_controls_do_nothing(opened: Callable[..., Tab]):
+    tab = opened(small(), status=503)
+    tab.page.locator("#error", has_text="No answer since").wait_for()
+    main = tab.page.locator("main")
+    assert (main.get_attribute("aria-busy"), main.get_attribute("inert")) == ("true", "")
+    tab.served.status = None
+    tab.served.change()
+    tab.page.reload()
+    tab.ready()
+    assert (main.get_attribute("aria-busy"), main.get_attribute("inert")) == (None, None)
+
+
 def test_before_sign_in_there_is_no_black_box_instead_of_the_squares(opened: Callable[..., Tab]):
     tab = opened(small(), status=401)
-    tab.page.locator("#error", has_text="You are not signed in").wait_for()
-    for empty in ("#map", "#attention", "#free", "#queue", "footer"):
+    tab.page.locator("#signin:visible").wait_for()
+    for empty in ("#map", "#attention", "#free", "#queue", "footer", "#age", "#tally"):
         assert tab.page.locator(empty).is_hidden()
     pixel = "start.squares.base.getContext('2d').getImageData(0, 0, 1, 1).data"
     assert tab.ask(f"return Array.from({pixel});") == [0, 0, 0, 0]
@@ -180,6 +202,16 @@ def test_a_concern_lights_its_squares(opened: Callable[..., Tab]):
     assert tab.page.inner_text("#found") == "2 GPUs of job 200: allocated, never used"
     tab.drawn_after(tab.page.locator("#attention .lights").click)
     assert tab.ask("return start.squares.lit === null;")
+
+
+def test_while_the_watch_is_young_no_job_is_called_fine(opened: Callable[..., Tab]):
+    world = small()
+    world.complete_from_s = world.as_of_s + 120
+    early = opened(world).ready().page.inner_text("#attention")
+    assert "The watch has just begun: jobs that stopped using their GPUs are listed from 11:08 on." in early
+    assert "No running job needs attention" not in early
+    world.complete_from_s = world.as_of_s - 1
+    assert "No running job needs attention." in opened(world).ready().page.inner_text("#attention")
 
 
 def test_an_alert_shows_the_number_of_affected_gpus(opened: Callable[..., Tab]):
@@ -307,8 +339,59 @@ def test_a_forecast_has_its_accuracy_and_slurms_estimate_and_no_start_in_the_pas
     tab.page.locator("#mine li").first.wait_for()
     mine = tab.page.inner_text("#mine")
     assert "Forecast: probably between now and " in mine
-    assert "right so far: 0 of 3 forecasts; treat this forecast as a guess." in mine
+    assert "Right so far: 0 of 3 forecasts; treat this forecast as a guess." in mine
     assert (mine.index("Slurm's estimated start: ") < mine.index("Forecast")) is not is_validated
+
+
+def test_without_a_forecast_a_user_gets_slurms_estimate_and_no_command_for_operators(
+    opened: Callable[..., Tab],
+):
+    world = small()
+    why = "run `slurm-gpu forecast train`"
+    world.me |= {
+        "operator": False,
+        "user": "zoe",
+        "waits": [{"job_id": 301, "id": "301", "why": why, "accuracy": [], "forecast": None}],
+    }
+    start_s = world.as_of_s + 1200
+    world.jobs[301] = job_on(301, [], user="zoe", state="PENDING", reason="Priority", start_s=start_s)
+    tab = opened(world).ready()
+    tab.page.locator("#mine li").first.wait_for()
+    mine = tab.page.inner_text("#mine")
+    assert "Slurm's estimated start: " in mine
+    assert "forecast" not in mine.lower()
+    world.me["operator"] = True
+    other = opened(world, "?view=mine").ready()
+    other.page.locator("#mine code", has_text="slurm-gpu forecast train").wait_for()
+
+
+def test_amounts_that_limits_are_compared_with_are_not_rounded(opened: Callable[..., Tab]):
+    world = small()
+    limit = {
+        "rule": "share",
+        "per": "user",
+        "on": "GPUs running + pending",
+        "key": "gpus_total",
+        "unit": "GPUs",
+    }
+    line = {"limit": 6, "used": 2.25, "left": 3.75, "mode": "enforce", "why": "", "group": "all"}
+    world.me |= {"operator": False, "user": "zoe", "limits": [limit | line]}
+    tab = opened(world).ready()
+    tab.page.locator("#limits li").first.wait_for()
+    assert "2.25 of 6 GPUs" in tab.page.inner_text("#limits").replace("\u00a0", " ")
+
+
+def test_all_pages_show_times_in_the_named_zone_of_the_site(opened: Callable[..., Tab]):
+    world = small()
+    world.timezone = "Asia/Seoul"
+    world.jobs[301] = job_on(301, [], user="zoe", state="PENDING", reason="Priority", start_s=world.as_of_s)
+    world.queued["301"] = queued_job(id="301", submit_s=1_794_999_600)  # 11:00 UTC
+    tab = opened(world, timezone_id="America/New_York").ready()
+    assert "Times are in the time zone Asia/Seoul." in tab.page.inner_text("footer")
+    job = opened(world, "job?id=301", timezone_id="America/New_York")
+    job.page.locator("#wait:visible").wait_for()
+    assert "Times are in the time zone Asia/Seoul." in job.page.inner_text("footer")
+    assert re.search(r"Submitted\s+(\w+ )?20:00", job.page.inner_text("#facts"))
 
 
 def test_an_array_that_waits_leads_to_its_page(opened: Callable[..., Tab]):

@@ -23,9 +23,10 @@ function bytes(text) {
   return found;
 }
 
-// Group the timelines of a run's devices by series: [{name, lines: [{label, start_s, width_s, octets}], start_s,
-// end_s}].
-export function seriesOf(devices) {
+// Group the timelines of a run's devices by series: [{name, lines: [{label, start_s, width_s, octets}], start_s, end_s,
+// common_s}]. `common_s` is the time until which every GPU has reported, except those in `ended` (a set of labels):
+// after it, a mean over the other GPUs would be that of another set of GPUs.
+export function seriesOf(devices, ended) {
   const found = new Map();
   for (const { node, device, timeline } of devices) {
     if (timeline === null) continue;
@@ -37,12 +38,13 @@ export function seriesOf(devices) {
   }
   const order = Object.keys(TITLES), place = (name) => (order.includes(name) ? order.indexOf(name) : order.length);
   return [...found].sort(([a], [b]) => place(a) - place(b)).filter(([, lines]) => lines.some((line) => line.octets.some((octet) => octet !== GAP)))
-    .map(([name, lines]) => ({
-      name, lines,
-      start_s: Math.min(...lines.map((line) => line.start_s)),
-      end_s: Math.max(...lines.map((line) => line.start_s + line.octets.length * line.width_s)),
-    }));
+    .map(([name, lines]) => {
+      const end_s = Math.max(...lines.map(endOf)), continuing = lines.filter((line) => !ended.has(line.label));
+      return { name, lines, start_s: Math.min(...lines.map((line) => line.start_s)), end_s, common_s: Math.min(end_s, ...continuing.map(endOf)) };
+    });
 }
+
+const endOf = (line) => line.start_s + line.octets.length * line.width_s;
 
 // Summarise all lines at one time as {mean, least, most, known}. The first three are fractions. Return null without data.
 export function at(series, moment_s) {
@@ -60,11 +62,11 @@ export function at(series, moment_s) {
 
 const percent = (fraction) => `${Math.round(100 * fraction)} %`;
 
-// Make a figure that draws itself at its current width.
-export function chart(series, inks) {
-  const canvas = make("canvas", { role: "img", "aria-label": spoken(series) });
+// Make a figure that draws itself at its current width. `mean` is the exact mean of the run in percent; null if unknown.
+export function chart(series, inks, mean) {
+  const canvas = make("canvas", { role: "img", "aria-label": spoken(series, mean) });
   const note = make("small", {}), figure = make("figure", {}, make("figcaption", {}, seriesTitle(series.name), note), canvas);
-  const rest = restText(series);
+  const rest = restText(series, mean);
   say(note, rest);
   const draw = () => paint(canvas, series, inks());
   new ResizeObserver(draw).observe(canvas);
@@ -72,18 +74,21 @@ export function chart(series, inks) {
     const box = canvas.getBoundingClientRect(), share = (event.clientX - box.left - LEFT) / (box.width - LEFT);
     const moment_s = series.start_s + share * (series.end_s - series.start_s), here = at(series, moment_s);
     const when = words.moment(moment_s, series.end_s);
-    say(note, share < 0 ? rest : here === null ? `${when}: not measured` : `${when}: ${percent(here.mean)}${here.known > 1 ? ` (${percent(here.least)} to ${percent(here.most)})` : ""}`);
+    const range = here !== null && here.known > 1 ? `${percent(here.least)} to ${percent(here.most)}` : "";
+    const part = here !== null && moment_s > series.common_s ? `${here.known} of ${words.counts(series.lines.length, "GPU")} reported, ${range || percent(here.mean)}` : "";
+    say(note, share < 0 ? rest : here === null ? `${when}: not measured` : `${when}: ${part || `${percent(here.mean)}${range && ` (${range})`}`}`);
   });
   canvas.addEventListener("pointerleave", () => say(note, rest));
   return { figure, draw };
 }
 
-function restText(series) {
+function restText(series, mean) {
+  if (mean !== null && mean !== undefined) return `mean ${words.amount(mean, "%")}`;
   const all = series.lines.flatMap(({ octets }) => [...octets]).filter((octet) => octet !== GAP);
   return `mean ${percent(all.reduce((sum, octet) => sum + octet, 0) / all.length / FULL)}`;
 }
 
-const spoken = (series) => `${seriesTitle(series.name)} of ${words.counts(series.lines.length, "GPU")}, ${restText(series)}`;
+const spoken = (series, mean) => `${seriesTitle(series.name)} of ${words.counts(series.lines.length, "GPU")}, ${restText(series, mean)}`;
 
 function paint(canvas, series, inks) {
   const unit = Math.min(2, Math.max(1, window.devicePixelRatio || 1)), width = canvas.clientWidth;
@@ -103,7 +108,7 @@ function paint(canvas, series, inks) {
   context.lineWidth = 1.75;
   const width_s = Math.max(...series.lines.map((line) => line.width_s)), bins = Math.round((series.end_s - series.start_s) / width_s);
   trace(context, bins, (bin) => {
-    const moment_s = series.start_s + (bin + 0.5) * width_s, here = at(series, moment_s);
+    const moment_s = series.start_s + (bin + 0.5) * width_s, here = moment_s < series.common_s ? at(series, moment_s) : null;
     return [x(moment_s), here === null ? null : y(here.mean)];
   });
 }

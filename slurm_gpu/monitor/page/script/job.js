@@ -5,6 +5,7 @@ import { chart, seriesOf, seriesTitle } from "./charts.js";
 import { byId, fill, make, say, table } from "./element.js";
 import { inks as readInks } from "./paint.js";
 import { DARK } from "./scale.js";
+import { waitTexts } from "./wait.js";
 import { WireError, json, now_s } from "./wire.js";
 import * as words from "./words.js";
 
@@ -15,6 +16,7 @@ const RUNNING = ["RUNNING", "COMPLETING", "SUSPENDED"];
 const id = new URLSearchParams(location.search).get("id") ?? "";
 const dark = matchMedia(DARK);
 let inks = colours(), runs = [], timelines = [], alerts = [], drawing = [], shown = null;
+let queued = null; // the job in Slurm's queue, or null if it is neither pending nor running
 
 function colours() {
   const grid = getComputedStyle(document.documentElement).getPropertyValue("--grid").trim();
@@ -26,11 +28,12 @@ const keyOf = (run) => `${run.id} ${run.submit_s}`;
 
 async function refresh() {
   try {
-    const [found, timeline, attention] = await Promise.all([json(path()), json(path("/timeline")).catch(absent), json("attention").catch(absent)]);
-    runs = found.value.runs;
+    const [found, inQueue, timeline, attention] = await Promise.all([json(path()).catch(missing), json(path("/queued")).catch(absent), json(path("/timeline")).catch(absent), json("attention").catch(absent)]);
+    queued = inQueue?.value.job ?? null;
+    runs = withQueued(found?.value.runs ?? []);
     timelines = timeline?.value.runs ?? [];
     alerts = attention?.value.alerts ?? [];
-    byId("error").hidden = true;
+    byId("error").hidden = byId("signin").hidden = true;
   } catch (error) {
     if (!(error instanceof WireError)) throw error;
     showError(error);
@@ -41,6 +44,25 @@ async function refresh() {
   return show();
 }
 
+// Accounting may not contain the job yet, or not its start. Return the runs with the newer data of the queue.
+function withQueued(found) {
+  if (queued === null) return found;
+  const { id: name, submit_s, state } = queued, known = found.find((run) => run.id === name && run.submit_s === submit_s);
+  if (known && (known.start_s !== null || state === "PENDING")) return found;
+  const pending = state === "PENDING";
+  const run = {
+    events: [], devices: [], by_device: null, percentiles: null, coverage: null, nodes: null, gpu_type: null, ...known, ...queued,
+    nGPU: queued.n_gpus, nNODE: queued.n_nodes, start_s: pending ? null : queued.start_s, end_s: null, WAIT_h: pending ? null : (queued.start_s - submit_s) / 3600,
+    elapsed_s: pending ? null : Math.max(0, now_s() - queued.start_s),
+  };
+  return [run, ...found.filter((one) => one !== known)];
+}
+
+const missing = (error) => {
+  if (error instanceof WireError && error.status === 404) return null;
+  throw error;
+};
+
 // Return null for data that cannot be loaded; the page then shows the rest of the data.
 function absent(error) {
   if (error instanceof WireError && error.status !== 401) return null;
@@ -48,11 +70,12 @@ function absent(error) {
 }
 
 function showError(error) {
-  const text = error.status === 401 ? "You are not signed in. Run slurm-gpu web on a login node and open the link that it prints."
+  byId("signin").hidden = error.status !== 401;
+  const text = error.status === 401 ? runs.length ? "You are no longer signed in. The page shows the last known state." : ""
     : error.status === 403 ? "Only the owner and operators can see this job."
-    : error.status === 404 ? `Slurm's accounting has no job ${id} that you may see. Array tasks appear when they start. Jobs that are held or depend on others appear when they become eligible.`
+    : error.status === 404 ? `Slurm has no pending or running job ${id}, and its accounting has no ended one that you may see.`
     : `${error.message}.${runs.length ? " The page shows the last known state." : ""}`;
-  byId("error").hidden = false;
+  byId("error").hidden = text === "";
   say(byId("error"), text);
 }
 
@@ -67,8 +90,14 @@ function showRuns() {
 function show() {
   const run = runs.find((one) => keyOf(one) === shown);
   document.title = `Job ${run.id}`;
+  say(byId("zone"), words.zoneText());
   fill(byId("job"), "Job ", make("bdi", {}, run.id), run.name ? [" · ", make("bdi", {}, run.name)] : null);
   byId("sheets").hidden = false;
+  const pending = run.start_s === null && run.end_s === null;
+  for (const part of document.querySelectorAll(".measured")) part.hidden = pending;
+  say(byId("facts-title"), pending ? "Request" : "Run");
+  byId("wait").hidden = !pending || !queued?.wait;
+  if (!byId("wait").hidden) fill(byId("wait").querySelector("div"), waitTexts(queued, now_s()));
   showFacts(run);
   showDiagnosis(run);
   showAdvice(run);
@@ -87,11 +116,11 @@ function showDiagnosis(run) {
 function showFacts(run) {
   const now = now_s(), at = (moment_s) => words.moment(moment_s, now), running = RUNNING.includes(run.state);
   const limit_s = running && run.start_s !== null && run.time_limit_s !== null ? run.start_s + run.time_limit_s : null;
-  const rows = [
+  const rows = run.start_s === null && run.end_s === null ? requested(run, now) : [
     ["State", run.state.toLowerCase()], ["User", run.user], ["Account", run.account], ["Partition", run.partition],
     ["GPUs", run.nGPU === null ? words.GAP : `${words.amount(run.nGPU, "")}${run.gpu_type ? ` × ${run.gpu_type}` : ""}`],
     ["Nodes", run.nodes || words.GAP],
-    run.state === "PENDING" ? ["Pending for", words.duration(now - run.submit_s)] : ["Waited", run.WAIT_h === null ? words.GAP : words.duration(3600 * run.WAIT_h)],
+    ["Waited", run.WAIT_h === null ? words.GAP : words.duration(3600 * run.WAIT_h)],
     ["Started", at(run.start_s)],
     running ? ["Frees by", limit_s === null ? "no time limit" : at(limit_s)] : ["Ended", at(run.end_s)],
     ["Ran", words.duration(run.elapsed_s)],
@@ -102,6 +131,17 @@ function showFacts(run) {
     ["Application", run.app ?? words.GAP],
   ];
   fill(byId("facts"), rows.filter(Boolean).map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, make("bdi", {}, value ?? words.GAP)))));
+}
+
+// Return the facts about a job that has not started.
+function requested(run, now) {
+  const gpus = run.nGPU === null || run.nGPU === undefined ? words.GAP : words.amount(run.nGPU, "");
+  return [
+    ["State", run.state.toLowerCase()], ["User", run.user], ["Account", run.account], ["Partition", run.partition], run.qos ? ["QOS", run.qos] : null,
+    ["GPUs", run.n_tasks > 1 ? `${gpus} for each of ${words.counts(run.n_tasks, "task")}` : gpus], ["Nodes", words.count(run.nNODE)],
+    ["Time limit", run.time_limit_s === null || run.time_limit_s === undefined ? "none" : words.duration(run.time_limit_s)],
+    ["Submitted", words.moment(run.submit_s, now)], ["Pending for", words.duration(now - run.submit_s)],
+  ];
 }
 
 // Nodes send records within this number of seconds, which equals two shipment intervals.
@@ -123,10 +163,12 @@ function meaning(n_gpus) {
 
 function showTimeline(run) {
   const timeline = timelines.find((one) => one.id === run.id && one.submit_s === run.submit_s);
-  const series = seriesOf(timeline?.devices ?? []);
-  drawing = series.map((one) => chart(one, () => inks));
+  const ended = new Set((run.devices ?? []).filter((record) => record.final).map(({ node, device }) => `${node} ${device}`));
+  const series = seriesOf(timeline?.devices ?? [], ended);
+  const means = { util: run.uGPUcore, mem_used: run.uGPUmem, mem: run.uGPUmem };
+  drawing = series.map((one) => chart(one, () => inks, means[one.name]));
   fill(byId("charts"), drawing.map(({ figure }) => figure));
-  say(byId("timeline-note"), series.length ? `${meaning(timeline.devices.length)}Lines have gaps where nothing was measured.`
+  say(byId("timeline-note"), series.length ? `${meaning(timeline.devices.length)}Lines have gaps where nothing was measured${series.some((one) => one.common_s < one.end_s) ? ", and the mean ends where a GPU's data ends" : ""}.`
     : run.full ? "No timeline of this run is stored." : "Only the owner and operators can see the timeline of this run.");
   const file = (stored, part, text) => (run.full && stored ? make("a", { href: `api/v1/${path(part)}?format=csv`, download: "" }, text) : null);
   const files = [file(run.by_device?.length, "", "p25 and p95 of each GPU"), file(series.length, "/timeline", "the timeline"),
@@ -194,4 +236,4 @@ dark.addEventListener("change", () => {
   for (const { draw } of drawing) draw();
 });
 await refresh();
-setInterval(() => { if (!document.hidden && (!runs.length || runs.some((run) => RUNNING.includes(run.state)))) refresh(); }, REFRESH_MS);
+setInterval(() => { if (!document.hidden && (!runs.length || runs.some((run) => [...RUNNING, "PENDING"].includes(run.state)))) refresh(); }, REFRESH_MS);

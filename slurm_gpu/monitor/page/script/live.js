@@ -124,6 +124,7 @@ export class Live {
     await Promise.all([
       ask("alerts", "attention", (value) => {
         data.suspects = value.suspects;
+        data.complete_s = value.complete_from_s ?? null;
         return value.alerts;
       }),
       ask("free", "free", (value) => value),

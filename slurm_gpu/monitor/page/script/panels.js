@@ -3,6 +3,7 @@
 
 import { diagnosisPage, jobPage } from "./address.js";
 import { coded, make, refill as fill, table } from "./element.js";
+import { startTexts } from "./wait.js";
 import * as words from "./words.js";
 
 const MOST = 60; // maximum rows of a list
@@ -16,9 +17,11 @@ const nothing = (text) => make("p", { class: "none" }, text);
 const more = (left, noun) => (left > 0 ? make("p", { class: "note" }, `and ${words.counts(left, noun)} more`) : null);
 
 // List alerts, the most serious first, and suspects; `pressed` is the key of the alert whose squares are highlighted.
-export function attention(place, { alerts, suspects, jobs, pressed, light, now_s, known }) {
+// Before `complete_s`, jobs have not been watched for long enough to find all idle ones.
+export function attention(place, { alerts, suspects, jobs, pressed, light, now_s, known, complete_s }) {
   if (!known) return fill(place, nothing("Not loaded yet."));
-  if (!alerts.length) return fill(place, nothing("No running job needs attention."), accused(suspects, now_s));
+  const early = complete_s > now_s ? `The watch has just begun: jobs that stopped using their GPUs are listed from ${words.moment(complete_s, now_s)} on.` : "";
+  if (!alerts.length) return fill(place, nothing(early || "No running job needs attention."), accused(suspects, now_s));
   const rows = alerts.slice(0, MOST).map((alert) => {
     const { short, what, todo } = words.alertText(alert), { key } = alert;
     const allocated = jobs.get(alert.job_id)?.n_gpus ?? 0, of = allocated > alert.n ? `${words.count(alert.n)} of ` : "";
@@ -34,7 +37,7 @@ export function attention(place, { alerts, suspects, jobs, pressed, light, now_s
         alert.verdict ? [" · ", diagnosed(alert)] : null),
       pressed === key ? make("p", {}, what, " ", todo) : null);
   });
-  return fill(place, make("ul", { class: "items" }, rows), more(alerts.length - rows.length, "alert"), accused(suspects, now_s));
+  return fill(place, early ? nothing(early) : null, make("ul", { class: "items" }, rows), more(alerts.length - rows.length, "alert"), accused(suspects, now_s));
 }
 
 // List suspects, each with the command with which operators can drain it in a terminal.
@@ -94,7 +97,7 @@ export function reservations(place, data, now_s) {
   const spanOf = (one) => [one.start_s ?? one.earliest_s, one.end_s ?? (one.start_s ?? one.earliest_s) + one.duration_s];
   const last_s = Math.max(...open.map((one) => spanOf(one)[1]));
   const days = SHOWN_DAYS.find((some) => now_s + some * DAY_S >= last_s) ?? SHOWN_DAYS[SHOWN_DAYS.length - 1];
-  const begin_s = new Date(now_s * 1000).setHours(0, 0, 0, 0) / 1000, reach_s = days * DAY_S;
+  const begin_s = words.startOfDay(now_s), reach_s = days * DAY_S;
   const share = (at_s) => 100 * Math.min(1, Math.max(0, (at_s - begin_s) / reach_s));
   const heads = make("div", { class: "days", "aria-hidden": "true" });
   const step = Math.max(1, Math.round(days / 4));
@@ -119,7 +122,7 @@ export function reservations(place, data, now_s) {
 }
 
 // List the viewer's jobs: running jobs with alerts, and pending jobs with forecasts. `why` explains Slurm's reasons.
-export function mine(place, { running, waiting, alerts, waits, why, now_s, under }) {
+export function mine(place, { running, waiting, alerts, waits, why, now_s, under, operator }) {
   if (!running.length && !waiting.length) return fill(place, nothing("You have no running or pending jobs."));
   const advice = (job) => alerts.filter((alert) => alert.job_id === job.job_id).map((alert) => {
     const { short, what, todo } = words.alertText(alert);
@@ -136,19 +139,9 @@ export function mine(place, { running, waiting, alerts, waits, why, now_s, under
   const queued = waiting.map((job) => make("li", {},
     make("div", { class: "line" }, named(job), make("span", {}, words.counts(job.n_gpus, "GPU"))),
     make("p", { class: "aside" }, `pending for ${words.duration(now_s - job.submit_s)}: ${why(job.reason)}`),
-    expected(job, waits.get(job.job_id), now_s)));
+    startTexts({ start_s: job.start_s, forecast: waits.get(job.job_id) }, now_s, operator)));
   return fill(place, runs.length ? make("ul", { class: "items" }, runs) : null,
     queued.length ? [make("h3", {}, "Pending"), make("ul", { class: "items" }, queued)] : null);
-}
-
-// Show Slurm's estimate of the start, and the forecast. A forecast that was not validated comes last, as a guess.
-function expected(job, wait, now_s) {
-  const forecast = wait?.forecast, at = (start_s) => (start_s <= now_s ? "now" : words.moment(start_s, now_s));
-  const slurm = job.start_s > now_s ? make("p", {}, `Slurm's estimated start: ${at(job.start_s)}.`) : null; // an estimate in the past is outdated
-  if (!forecast) return [slurm, wait?.why ? make("p", {}, "No forecast: ", coded(wait.why)) : null];
-  const [lower, median, upper] = [forecast.lower_s, forecast.median_s, forecast.upper_s].map((seconds) => at(forecast.at_s + seconds));
-  const own = [make("p", {}, `Forecast: probably between ${lower} and ${upper}, most likely around ${median}.`), make("p", { class: "aside" }, `${wait.accuracy.join("; ")}.`)];
-  return forecast.judged === null ? [slurm, ...own] : [...own, slurm];
 }
 
 // Name the jobs that share a limit; return null for limits per user or per job.
@@ -173,7 +166,7 @@ export function limits(place, me, now_s) {
     piece.style.width = `${100 * Math.min(1, share)}%`;
     return make("li", {},
       make("div", { class: "line" }, make("span", {}, make("bdi", {}, line.on)),
-        make("span", {}, known ? `${words.amount(line.used, "")} of ${words.amount(line.limit, unit(line))}` : `limit ${words.amount(line.limit, unit(line))}; usage unknown`)),
+        make("span", {}, known ? `${words.exact(line.used, "")} of ${words.exact(line.limit, unit(line))}` : `limit ${words.exact(line.limit, unit(line))}; usage unknown`)),
       known ? make("div", { class: "bar", "aria-hidden": "true" }, piece) : null, notes(line));
   });
   const single = each.map((line) => make("li", {},
@@ -185,6 +178,6 @@ export function limits(place, me, now_s) {
 
 // Format a limit per job, which is a number, a time, a list of names, or a list of times for numbers of GPUs.
 function most(line) {
-  if (!Array.isArray(line.limit)) return line.unit === "s" ? words.duration(line.limit) : words.amount(line.limit, line.unit === "count" ? "" : line.unit);
+  if (!Array.isArray(line.limit)) return line.unit === "s" ? words.duration(line.limit) : words.exact(line.limit, line.unit === "count" ? "" : line.unit);
   return line.limit.map((item) => (typeof item === "object" ? `${words.duration(item.s)} from ${words.counts(item.gpus, "GPU")}` : item)).join(", ");
 }

@@ -68,6 +68,7 @@ function take(what) {
     showMetrics();
     lay();
     document.title = `GPUs of ${cluster.flat.cluster}`;
+    for (const attribute of ["inert", "aria-busy"]) document.querySelector("main").removeAttribute(attribute);
     say(byId("cluster"), cluster.flat.cluster);
     byId("map").classList.toggle("none", cluster.flat.n === 0);
     byId("empty").hidden = cluster.flat.n > 0;
@@ -100,6 +101,7 @@ function show() {
   showLegend(byId("legend"), { metric: now, colours, inks: squares.inks, under: limit, below });
   showTally();
   showHealth();
+  say(byId("zone"), words.zoneText());
   if (squares.focus >= 0) showFocused(squares.focus);
   if (byId("list").open) list(byId("list").querySelector(".scroll"), cluster, now, octets);
 }
@@ -139,13 +141,15 @@ function showHealth() {
   const since = at_s === null ? "" : words.moment(at_s, now, true);
   say(element, age === null ? "No data yet" : old ? `As of ${since}, ${words.duration(age)} ago` : `As of ${since}`);
   let text = "";
-  if (health.failed?.status === 401) text = "You are not signed in. Run slurm-gpu web on a login node and open the link that it prints.";
+  const signedOut = health.failed?.status === 401;
+  byId("signin").hidden = !signedOut;
+  if (signedOut) text = health.asOf_s === null ? "" : "You are no longer signed in. The page shows the last known state.";
   else if (health.failed?.status === 403) text = `Access denied: ${health.failed.message}`;
-  else if (health.failed) text = `No answer since ${words.moment(health.failedSince_ms / 1000, Date.now() / 1000, true)}: ${health.failed.message}. The page shows the last known state.`;
+  else if (health.failed) text = `No answer since ${words.moment(health.failedSince_ms / 1000, Date.now() / 1000, true)}: ${health.failed.message}.${health.asOf_s === null ? "" : " The page shows the last known state."}`;
   else if (slurmIsStale) text = `slurmctld has not answered since ${since}: allocations and pending jobs may be outdated, but GPU values are current.`;
   else if (age !== null && age > OLD_S) text = `slurm-gpudbd or Slurm has not answered since ${since}. The page shows the last known state.`;
   const hasAccess = ![401, 403].includes(health.failed?.status) || health.asOf_s !== null;
-  for (const part of document.querySelectorAll("main, footer")) part.hidden = !hasAccess;
+  for (const part of document.querySelectorAll("main, footer, #age, #tally")) part.hidden = !hasAccess;
   errorBox.hidden = text === "";
   say(errorBox, text);
 }
@@ -194,6 +198,7 @@ function showPanels() {
     const ofUser = (jobs) => jobs.filter((job) => job.user === user);
     panels.mine(place("mine"), {
       running: ofUser(cluster.running()), waiting: ofUser(cluster.waiting()), alerts, waits, now_s: now,
+      operator: me()?.operator === true,
       why: (reason) => meanings.get(reason) || reason || "not considered yet",
       under(job) {
         const some = cluster.squaresOf(job);
@@ -203,7 +208,7 @@ function showPanels() {
     panels.limits(place("limits"), me(), now);
   } else {
     panels.attention(place("attention"), {
-      alerts, suspects: data.suspects ?? [], jobs: cluster.jobs, pressed: lighted?.key ?? null, now_s: now, known: data.alerts !== null,
+      alerts, suspects: data.suspects ?? [], jobs: cluster.jobs, pressed: lighted?.key ?? null, now_s: now, known: data.alerts !== null, complete_s: data.complete_s ?? null,
       light(key) {
         const alert = live.data.alerts.find((one) => keyOf(one) === key);
         lighted = lighted?.key === key || alert === undefined ? null : { key, alert };

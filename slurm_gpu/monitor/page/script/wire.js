@@ -1,5 +1,7 @@
 // Send requests to slurm-gpuweb. A failed request throws a WireError with the status, or 0 if there was no answer.
 
+import { setZone } from "./words.js";
+
 export class WireError extends Error {
   constructor(status, message) {
     super(message);
@@ -23,6 +25,7 @@ async function ask(path, read) {
   } catch {
     throw new WireError(0, "slurm-gpuweb does not answer");
   }
+  setZone(answer.headers.get("X-Timezone"));
   const date = Date.parse(answer.headers.get("Date") ?? "");
   if (Number.isFinite(date)) {
     const found = date / 1000 + 0.5 - Date.now() / 1000; // a Date header is in whole seconds

@@ -15,6 +15,9 @@ export function amount(value, unit) {
   return unit ? `${text}\u00a0${unit}` : text;
 }
 
+// Format an amount that is compared with a limit, which must not be rounded to fewer than three decimals.
+export const exact = (value, unit) => (unit ? `${count(value)}\u00a0${unit}` : count(value));
+
 // Format joules in Wh, or in kWh if the value is at least 1 kWh.
 export function energy(joules) {
   if (joules === null || joules === undefined) return GAP;
@@ -42,19 +45,53 @@ const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "
 const DAY_S = 86400;
 
 const two = (value) => String(value).padStart(2, "0");
-const day = (date) => `${date.getDate()} ${MONTHS[date.getMonth()]}`;
-const startOfDay = (at_s) => new Date(at_s * 1000).setHours(0, 0, 0, 0);
 
-// Format a time in the viewer's time zone, with the day unless it is the day of `now_s`.
-export function moment(at_s, now_s, withSeconds = false) {
-  if (at_s === null || at_s === undefined) return GAP;
-  const date = new Date(at_s * 1000), seconds = withSeconds ? `:${two(date.getSeconds())}` : "";
-  const time = `${two(date.getHours())}:${two(date.getMinutes())}${seconds}`;
-  if (startOfDay(at_s) === startOfDay(now_s)) return time;
-  return `${Math.abs(at_s - now_s) < 6 * DAY_S ? WEEKDAYS[date.getDay()] : day(date)} ${time}`;
+// The site's time zone, in which all pages show times; the browser's until the first answer.
+let zone = null;
+let clock = clockIn(undefined);
+
+function clockIn(timeZone) {
+  return new Intl.DateTimeFormat("en-GB", { timeZone, hourCycle: "h23", year: "numeric", month: "numeric", day: "numeric", hour: "numeric", minute: "numeric", second: "numeric" });
 }
 
-export const dayOf = (at_s) => day(new Date(at_s * 1000));
+// Show times in this zone. An unknown zone is ignored.
+export function setZone(name) {
+  if (!name || name === zone) return;
+  try {
+    clock = clockIn(name);
+    zone = name;
+  } catch { /* the browser does not have this zone */ }
+}
+
+// Return {year, month, day, hour, minute, second} in the site's time zone.
+function wallTime(at_s) {
+  const parts = {};
+  for (const { type, value } of clock.formatToParts(at_s * 1000)) parts[type] = Number(value);
+  return parts;
+}
+
+const day = (at) => `${at.day} ${MONTHS[at.month - 1]}`;
+const weekday = (at) => WEEKDAYS[new Date(Date.UTC(at.year, at.month - 1, at.day)).getUTCDay()];
+const isSameDay = (one, other) => one.day === other.day && one.month === other.month && one.year === other.year;
+
+// Format a time in the site's time zone, with the day unless it is the day of `now_s`.
+export function moment(at_s, now_s, withSeconds = false) {
+  if (!Number.isFinite(at_s)) return GAP;
+  const at = wallTime(at_s), seconds = withSeconds ? `:${two(at.second)}` : "";
+  const time = `${two(at.hour)}:${two(at.minute)}${seconds}`;
+  if (isSameDay(at, wallTime(now_s))) return time;
+  return `${Math.abs(at_s - now_s) < 6 * DAY_S ? weekday(at) : day(at)} ${time}`;
+}
+
+export const dayOf = (at_s) => day(wallTime(at_s));
+
+// Return the start of a time's day, in seconds since 1970.
+export function startOfDay(at_s) {
+  const { hour, minute, second } = wallTime(at_s);
+  return Math.floor(at_s) - 3600 * hour - 60 * minute - second;
+}
+
+export const zoneText = () => (zone === null ? "" : `Times are in the time zone ${zone}.`);
 
 // Describe the latest time at which a running job's GPUs become free.
 export function frees(job, now_s) {
