@@ -188,7 +188,7 @@ def _value(shape: Shape) -> str:
     if shape.one_or_table is not None:
         either = shape.one_or_table
         inner = (
-            "" if either.inner is None else f", each a value or a table by {_short(either.inner.key.what)}"
+            "" if either.inner is None else f", whose values may be tables by {_short(either.inner.key.what)}"
         )
         return f"{_described(either.one)}; or table by {_short(either.key.what)}{inner}"
     if shape.value_type is not None:

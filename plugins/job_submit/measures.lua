@@ -29,7 +29,7 @@ local function number_with_gpus(name)
 end
 
 -- The limits on hours. `unit` is the name of their sums in the snapshot. `hourly` returns the hours that a job uses per
--- hour, given its size, the job (or job.past for the size before an update) and the GPU type; nil for all types.
+-- hour, given its size, the job (or job.past for the size before an update) and the GPU type (nil: all types).
 measures.hours = {
   {
     key = "gpu_hours",
@@ -216,19 +216,19 @@ end
 -- The longest time limit that hard limits count, in seconds; jobs without a time limit count with this value.
 local MOST_S = 365 * 86400
 
--- Returns the limit, the period and the GPU type in a key such as gpu_hours:week or gpu_hours:week:a100; nil for no
--- period or no type.
+-- Returns the limit, the period and the GPU type in the key of a limit on hours, such as gpu_hours:week or
+-- gpu_hours:week:a100; nil for no period or no type. In the key of another limit, the second part is the GPU type.
 function measures.parts_of(key)
   local limit, period, gpu_type = key:match("^([^:]+):?([^:]*):?(.*)$")
   return limit, period ~= "" and period or nil, gpu_type ~= "" and gpu_type or nil
 end
 
--- Returns the name of a sum of hours: of one GPU type, if there is a type.
+-- Returns the name of a sum of hours, with the GPU type if one is given.
 local function of_gpu_type(name, gpu_type)
   return gpu_type and name .. ":" .. gpu_type or name
 end
 
--- The hours that a rule also counts as long as jobs may still use them: {unit, kind, gpu_type}, sorted by unit.
+-- Returns the units in which hard rules also count what jobs may still use: {unit, kind, gpu_type}, sorted by unit.
 local function find_committed()
   local found, known = {}, {}
   for _, kind in ipairs(measures.hours) do

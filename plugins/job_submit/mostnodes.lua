@@ -77,12 +77,13 @@ function mostnodes.write(job, bounds, possible, all)
   local most, wide = math.huge, possible > size.nodes and with(possible)
   for index = 1, #bounds, 2 do
     local limit, value = bounds[index], bounds[index + 1]
-    local base, kind = limit.key:match("^[^:]+"), limit.key:match("[^:]*$")
+    local base, part, gpu_type = lib.measures.parts_of(limit.key)
+    local kind = not limit.hours and part or gpu_type
     if base == "nodes" then
       most = math.min(most, math.max(value, size.nodes))
     elseif wide then
       local function gpus_of(counted)
-        return counted.types[kind] or counted.mgpu -- a period is no type
+        return kind and counted.types[kind] or counted.mgpu
       end
       if gpus_of(wide) > (base == "gpus" and value or gpus_of(size)) and not is_uncertain(job) then
         most = math.min(most, most_counted(job))

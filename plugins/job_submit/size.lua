@@ -157,7 +157,9 @@ function size.of_request(request, partitions, parts, before)
   end
   found.types = types_of(partitions, function(only)
     local asked = amounts.counted_mgpu(request, only)
-    return math.max(asked, before and before.types[only.type] or 0, only.untyped and whole or 0)
+    -- The GPUs of whole nodes that the job does not request may be of any type.
+    local of_nodes = only.untyped and math.max(whole - (amounts.counted_mgpu(request) - asked), 0) or 0
+    return math.max(asked, before and before.types[only.type] or 0, of_nodes)
   end)
   if whole > found.mgpu then
     found.mgpu, found.form, found.node_mgpu = whole, "whole_nodes", whole / found.nodes

@@ -81,43 +81,63 @@ local function gpu_cap(job)
   return cap
 end
 
--- Returns the most GPUs of a type, in thousandths, that a job may use until its time limit in the hours left for this
--- type.
-local function cap_by_hours(job, kind)
-  local cap, hours = math.huge, job.tasks * (job.walltime_s or 0) / 3600
+-- Returns the GPU-hours that the limits on this type leave for the job.
+local function hours_left(job, kind)
+  local least_hours = math.huge
   for key, left in pairs(job.room) do
     local limit, _, gpu_type = lib.measures.parts_of(key)
-    if limit == "gpu_hours" and gpu_type == kind and hours > 0 then
-      cap = math.min(cap, 1000 * left / hours)
+    if limit == "gpu_hours" and gpu_type == kind then
+      least_hours = math.min(least_hours, left)
     end
   end
-  return cap
+  return least_hours
+end
+
+-- Returns two numbers by which types are compared. The first is the number of GPUs of this type, in thousandths, that
+-- the job could use for its whole time limit; 0 for less than one GPU. The second is the number of GPU-hours that the
+-- job could use. Limits on running jobs count only GPUs whose type a job names.
+local function rank_of(job, kind, is_named)
+  local most = least(job.room, "gpus:" .. kind, "gpus_total:" .. kind, "gpus_pending:" .. kind)
+  most = is_named and math.min(most, least(job.room, "gpus_running:" .. kind)) or most
+  local hours, needed = hours_left(job, kind), job.tasks * (job.walltime_s or 0) / 3600
+  local by_hours = hours < math.huge and needed > 0 and 1000 * hours / needed or math.huge
+  local whole_time = math.min(most, by_hours, job.mgpu)
+  return whole_time >= 1000 and whole_time or 0, most >= 1000 and hours or 0
+end
+
+-- Returns the types in this set that have the highest rank, and their rank.
+local function best_of(job, kinds)
+  local names, most, most_hours = {}, 0, 0
+  for kind in pairs(kinds) do
+    local mgpu, hours = rank_of(job, kind, true)
+    if mgpu > most or (mgpu == most and hours > most_hours) then
+      names, most, most_hours = {}, mgpu, hours
+    end
+    names[kind] = (mgpu > 0 or hours > 0) and mgpu == most and (mgpu > 0 or hours == most_hours) or nil
+  end
+  return names, most, most_hours
 end
 
 -- GPUs without a type count for each type that they may have. If the limit on one of these types is too low, returns
--- the set of types whose limits leave the most GPUs. Returns {} if a request without a type leaves as many.
+-- the set of types whose limits leave the most GPUs or, if none leaves a GPU for the whole time, the most hours. Returns
+-- {} if a request without a type leaves as much.
 local function types_with_room(job)
-  local names, lacks, untyped_cap = {}, false, gpu_cap(job)
-  for kind, mgpu in pairs(job.size.types) do
-    untyped_cap = mgpu > 0 and math.min(untyped_cap, cap_by_hours(job, kind)) or untyped_cap
-  end
-  local most = math.max(untyped_cap + 1, 1000)
-  for partition in string.gmatch(policy.partition_gpu_types and job.partition or "", "[^,]+") do
-    for kind in pairs(policy.partition_gpu_types[partition] or {}) do
-      local cap = least(job.room, "gpus:" .. kind, "gpus_total:" .. kind, "gpus_pending:" .. kind)
-      cap = math.min(cap, cap_by_hours(job, kind))
-      lacks = lacks or (job.size.types[kind] or 0) > cap
-      cap = math.min(cap, least(job.room, "gpus_running:" .. kind), job.mgpu)
-      if cap > most then
-        most, names = cap, {}
-      end
-      names[kind] = cap == most or nil
+  for _, item in pairs(lib.shapes.items(job.request)) do
+    if item.type then
+      return {}
     end
   end
-  for _, item in pairs(lib.shapes.items(job.request)) do
-    lacks = lacks and item.type == nil
+  local lacks, most, most_hours = false, gpu_cap(job), math.huge
+  for kind, mgpu in pairs(job.size.types) do
+    if mgpu > 0 then
+      local whole_time, hours = rank_of(job, kind, false)
+      lacks = lacks or whole_time < mgpu
+      most, most_hours = math.min(most, whole_time), math.min(most_hours, hours)
+    end
   end
-  return lacks and names or {}
+  local names, mgpu, hours = best_of(job, types_of(job.partition))
+  local better = mgpu > math.max(most, 999) or (mgpu == 0 and most < 1000 and hours > most_hours)
+  return lacks and better and names or {}
 end
 
 -- Returns options that give all GPUs of the job this type; nil if there are no such options.

@@ -164,7 +164,7 @@ function state_module.hours(state, rule, limit, value, job)
   return used + (own and own[limit.hours] or 0), carried, reason
 end
 
--- Marks the cached description of a job that is about to be updated: it is valid until the next table is read.
+-- Marks the cached description of a job as stale before an update; it is used until Slurm builds the next job table.
 function state_module.forget(state, job_id)
   local known = state.known[string.format("%.0f", job_id)]
   if known and known.base >= 0 then -- all ended jobs share one description

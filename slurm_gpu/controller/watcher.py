@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 from slurm_gpu.clock import Clock
 from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.controller.duty import InUse, QueueView
-from slurm_gpu.controller.queue.amounts import CountingFacts, amounts_of, limit_of
+from slurm_gpu.controller.queue.amounts import CountingFacts, amounts_of, limit_of, possible_types
 from slurm_gpu.controller.queue.demand import DecisionsWatch
 from slurm_gpu.controller.queue.ended_runs import EndedRunsPoll
 from slurm_gpu.controller.queue.nodes import NodeCache
@@ -246,10 +246,11 @@ class QueueWatcher:
         starts: Mapping[str, int],
         now_s: float,
     ) -> dict[Subject, dict[str, float]] | None:
-        units = {parts_of(key)[0] for key in policy.hour_sums}
+        units = frozenset(parts_of(key)[0] for key in policy.hour_sums)
         if not units <= self._hours.units:
             self._hours = ResourceHours(ZoneInfo(self._config.timezone), units)
             self._ended.restart()
+        units = self._hours.units  # includes those of an earlier policy, which may return
         runs, are_first = self._ended.poll(min(starts.values()), now_s, facts, units)
         if are_first:
             self._hours = ResourceHours(ZoneInfo(self._config.timezone), units)
@@ -259,7 +260,7 @@ class QueueWatcher:
         for job in jobs:
             if job.phase is JobPhase.PENDING or job.start_s is None:
                 continue
-            hourly = hourly_use(amounts_of(job, facts), units)
+            hourly = hourly_use(amounts_of(job, facts), possible_types(job.partition, facts), units)
             if job.phase is JobPhase.RUNNING:
                 running.append(CountedRun(job.job_id, owner_of(job), hourly, job.start_s, None))
             else:
@@ -281,7 +282,9 @@ class QueueWatcher:
         for job in jobs:
             if job.phase is JobPhase.ENDED:
                 continue
-            of_task = hourly_use(self._usage.amounts_of(job), units)
+            of_task = hourly_use(
+                self._usage.amounts_of(job), possible_types(job.partition, self.facts), units
+            )
             hourly = {unit: job.n_tasks * hours for unit, hours in of_task.items()}
             if job.phase is JobPhase.RUNNING:
                 left_s = math.inf if job.end_s is None else job.end_s - now_s

@@ -50,7 +50,7 @@ def make_app(site: RouteContext, more: Sequence[BaseRoute] = ()) -> Starlette:
 
 
 class _WithTimezone:
-    """Adds the site's time zone to each answer, so that all pages show times in the same zone."""
+    """Middleware that adds the site's time zone to each answer, so that all pages use the same zone."""
 
     def __init__(self, app: ASGIApp, timezone: str) -> None:
         self._app, self._header = app, (b"x-timezone", timezone.encode("ascii"))

@@ -173,7 +173,7 @@ ROUTES = (
     ),
     ApiRoute(
         "/api/v1/jobs/{job}/queued",
-        "A pending or running job as slurmctld last reported it; why it waits, and its expected start.",
+        "A pending or running job as slurmctld last reported it; if pending, the reason and expected start.",
         lambda site: QueuedJobPage(
             site.board, Forecasts(site.connect, site.clock), site.viewer_of, site.slots
         ),

@@ -131,7 +131,7 @@ ATTENTION = an_object(
     ),
     as_of_s=AS_OF,
     complete_from_s=described(
-        MOMENT, "before this time, idle jobs may be missing, since the watch has just begun"
+        MOMENT, "before this time, alerts may lack idle jobs, because slurm-gpuweb started recently"
     ),
 )
 FREE = an_object(
@@ -207,12 +207,12 @@ ME = an_object(
 _WAIT = an_object(
     reason=TEXT,
     meaning=null_or(TEXT, "the reason has no explanation"),
-    dependency=null_or(TEXT, "there is none, or another user's job"),
+    dependency=null_or(TEXT, "there is none, or the job belongs to another user"),
     place=null_or(WHOLE, "the job is held, or its priority is unknown"),
-    n_jobs=described(WHOLE, "number of pending jobs that request one of its partitions"),
-    gpus_ahead=null_or(NUMBER, "unknown"),
+    n_jobs=described(WHOLE, "number of pending jobs in the job's partitions, including the job"),
+    gpus_ahead=null_or(NUMBER, "the place or a number of GPUs is unknown"),
     start_s=null_or(NUMBER, "Slurm has no estimate"),
-    forecast=null_or(an_object(**_FORECAST), "another user's job"),
+    forecast=null_or(an_object(**_FORECAST), "the job belongs to another user"),
 )
 QUEUED = an_object(
     job=null_or(

@@ -154,9 +154,9 @@ class QueuedJob:
     resized_s: int | None = None
     """The time when the job's nodes last changed, by a resize or a node failure; None if never."""
     priority: int | None = None
-    """Slurm starts pending jobs with a higher priority first; 0 if the job is held."""
+    """Slurm considers pending jobs with a higher priority first; 0 if the job is held."""
     dependency: str = ""
-    """The dependencies that are not fulfilled yet, as printed: "afterok:12(unfulfilled)"."""
+    """The dependencies that are not fulfilled yet, as scontrol prints them: "afterok:12(unfulfilled)"."""
 
     @property
     def label(self) -> str:

@@ -332,7 +332,7 @@ def test_an_unknown_job_is_wrong_usage(slurm_gpu: CommandLine):
     slurm_gpu.database.cluster_state = cluster([])
     assert slurm_gpu("job", "99") == 2
     assert slurm_gpu.err == (
-        "slurm-gpu: no job 99 is pending or in Slurm's accounting, which is read every 1m00s\n"
+        "slurm-gpu: job 99 is neither pending nor in Slurm's accounting, which is read every 1m00s\n"
     )
     slurm_gpu.database.cluster_state = None  # the job may be pending
     assert slurm_gpu("job", "99") == 3
@@ -340,7 +340,7 @@ def test_an_unknown_job_is_wrong_usage(slurm_gpu: CommandLine):
 
 
 def test_a_pending_job_has_a_reason_a_place_and_an_expected_start(slurm_gpu: CommandLine):
-    """Accounting may contain the job (17) or not yet (18, which is held)."""
+    """Accounting contains job 17, but not yet job 18, which is held."""
     slurm_gpu.database.runs = [make_run(state="PENDING", start_s=None, end_s=None, n_gpus_requested=2.0)]
     jobs = [
         waiting(16, priority=900, n_tasks=3, n_gpus=2.0),
@@ -354,7 +354,7 @@ def test_a_pending_job_has_a_reason_a_place_and_an_expected_start(slurm_gpu: Com
         "  not started yet; requests 2 GPUs on 1 node",
         "  submitted 2026-11-21 18:45:42",
         "  waits     Priority: other jobs have a higher priority",
-        "  place     4 of 4 pending jobs in partition gpu, behind 3 jobs with a higher priority, with 6 GPUs",
+        "  place     4 of 4 pending jobs in partition gpu, behind 3 jobs, which request 6 GPUs",
         "  starts    2026-11-21 22:15 (Slurm's estimate)",
         "  or        between 2026-11-21 21:36 and 2026-11-22 02:27, most likely 2026-11-21 22:39 (forecast)",
     ]

@@ -179,7 +179,7 @@ def test_jobs_commit_the_rest_of_their_time_limit() -> None:
 def test_gpus_of_unknown_type_count_for_every_type() -> None:
     job = Amounts(mgpu=3500, cpus=8, mib=0, nodes=1, mgpu_by_type={"a100": 2000, "v100": 1000}, billing=9)
     units = ["gpu_h", "gpu_h:a100", "gpu_h:v100", "gpu_h:h100", "billing_h"]
-    assert hourly_use(job, units) == {
+    assert hourly_use(job, None, units) == {
         "gpu_h": 3.5,
         "gpu_h:a100": 2.5,
         "gpu_h:v100": 1.5,
@@ -187,4 +187,6 @@ def test_gpus_of_unknown_type_count_for_every_type() -> None:
         "billing_h": 9,
     }
     typed = replace(job, mgpu=3000)
-    assert "gpu_h:h100" not in hourly_use(typed, units)
+    assert "gpu_h:h100" not in hourly_use(typed, None, units)
+    in_partition = hourly_use(job, frozenset({"a100", "v100"}), units)
+    assert (in_partition["gpu_h:v100"], in_partition.get("gpu_h:h100")) == (1.5, None)

@@ -363,8 +363,56 @@ def test_hours_on_one_gpu_type_are_those_of_the_allocation_or_of_the_nodes(site:
     assert snapshot.hours_of("alice", "grads", "gpu_h_week:v100") == 4 + 8 + 1
     assert snapshot.hours_of("alice", "grads", "gpu_h_committed:a100") == 2
     assert snapshot.hours_of("alice", "grads", "gpu_h_committed:v100") == 1
-    assert snapshot.hours_of("alice", "grads", "gpu_h_day") is None  # no rule counts all types
+    assert snapshot.hours_of("alice", "grads", "gpu_h_day") is None  # no rule limits the hours on all types
     assert parse(render(snapshot)).hours == snapshot.hours
+
+
+def test_parts_of_gpus_on_nodes_of_one_type_are_of_this_type(site: Site) -> None:
+    site.slurm.answers_after_s, hour = 0.0, 3600
+    site.policy = with_periods("day:a100", "day:h100")
+    shards = {"tres_allocated": {"gres/gpu": 1.0, "gres/gpu:a100": 1.0, "gres/shard": 4.0}, "nodes": "n1"}
+    site.slurm.rows = [make_row(1, NOON_S - 2 * hour, NOON_S - hour, **shards)]
+    site.slurm.queue = [
+        make_job(2, start_s=NOON_S - hour, end_s=NOON_S + hour, tres="gres/shard=4", nodes="n1")
+    ]
+    snapshot = site.run_cycle()
+    assert snapshot.hours_of("alice", "grads", "gpu_h_day:a100") == 3
+    assert snapshot.hours_of("alice", "grads", "gpu_h_day:h100") == 0
+
+
+def test_a_pending_job_counts_only_for_types_in_its_partitions(site: Site) -> None:
+    site.slurm.answers_after_s = 0.0
+    types = {"gpu": frozenset({"a100", "v100"}), "hopper": frozenset({"h100"})}
+    policy = with_periods("day:a100", "day:h100", hard=True)
+    site.policy = replace(policy, partition_gpu_types=types, partition_gpus={"gpu": 4})
+    pending = {"start_s": None, "end_s": None, "limit_s": 7200.0}
+    site.slurm.queue = [
+        make_job(1, JobPhase.PENDING, per_node="gres:gpu:2", **pending),  # type: ignore[arg-type]
+        make_job(2, JobPhase.PENDING, per_node="gres:gpu:v100:2", exclusive=True, **pending),  # type: ignore[arg-type]
+    ]
+    snapshot = site.run_cycle()
+    assert snapshot.hours_of("alice", "grads", "gpu_h_committed:h100") == 0
+    # The exclusive job gets two more GPUs, which may be A100 GPUs.
+    assert snapshot.hours_of("alice", "grads", "gpu_h_committed:a100") == 4 + 4
+
+
+def test_hours_of_a_unit_that_returns_to_the_policy_are_complete(site: Site) -> None:
+    """For example, a rollback restores a limit."""
+    site.slurm.answers_after_s = 0.0
+    both, one = with_periods("day", "day:a100"), with_periods("day")
+    tres = {"gres/gpu": 2.0, "gres/gpu:a100": 2.0}
+    running = make_job(2, start_s=NOON_S - 3600, end_s=NOON_S + 3600, tres="gres/gpu=1,gres/gpu:a100=1")
+    site.slurm.queue = [running]
+    found: list[float | None] = []
+    for number, policy in enumerate((both, one, both)):
+        site.policy = policy
+        site.script.write_text(f"policy {number}")
+        if number == 1:
+            site.slurm.rows = [make_row(1, NOON_S - 3600, NOON_S, tres_allocated=tres)]
+            site.run_cycle()
+        found = [site.run_cycle().hours_of("alice", "grads", f"gpu_h_{part}") for part in ("day", "day:a100")]
+        site.clock.advance(EVERY_S)
+    assert found[0] == found[1] == pytest.approx(2 + 1 + 2 * EVERY_S / 3600, abs=0.001)
 
 
 def test_a_longer_period_reads_earlier_runs_and_counts_each_once(site: Site) -> None:

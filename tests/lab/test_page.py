@@ -107,7 +107,7 @@ def test_free_gpus_queue_and_the_still_picture_are_of_this_cluster(lab: Lab, sig
 def test_a_held_job_is_explained_and_its_page_becomes_that_of_the_running_job(
     lab: Lab, sign_in: SignIn
 ) -> None:
-    """Slurm's accounting does not contain a held job, so the queue explains it."""
+    """Slurm's accounting does not contain a held job, so the reason comes from the queue."""
     job = lab.submit("alice", "--gpus=1", "--time=5", "--job-name=later", "--hold", script=_LONG)
     page = sign_in("alice").page
     link = page.locator("#mine a", has_text=str(job))

@@ -34,7 +34,7 @@ def test_jobs_with_a_higher_priority_in_one_of_its_partitions_are_ahead() -> Non
     assert (found.place, found.n_jobs) == (6, 7)
 
 
-def test_of_equal_priorities_the_first_submission_is_ahead() -> None:
+def test_among_equal_priorities_the_earlier_submission_is_ahead() -> None:
     found = wait(waiting(10, priority=50, submit_s=NOW_S - 9000), waiting(8, priority=50, submit_s=NOW_S))
     assert found.place == 2
 
@@ -45,11 +45,11 @@ def test_without_a_priority_there_is_no_place(priority: int | None) -> None:
     assert (found.place, found.gpus_ahead) == (None, None)
 
 
-def test_an_unknown_number_of_gpus_is_no_zero() -> None:
+def test_an_unknown_number_of_gpus_is_not_counted_as_zero() -> None:
     assert wait(waiting(1, priority=60, n_gpus=None)).gpus_ahead is None
 
 
-def test_an_estimate_in_the_past_is_no_start() -> None:
+def test_an_estimate_in_the_past_is_ignored() -> None:
     assert wait(start_s=NOW_S - 1).start_s is None
     assert wait(start_s=NOW_S + 60).start_s == NOW_S + 60
 

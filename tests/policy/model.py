@@ -302,7 +302,9 @@ class Request:
         may_be = any(gpu_type in PARTITIONS[name].gpu_types for name in self.partitions)
         named = self.given_type or self.named_type
         asked = self.asked_mgpu if (may_be if named is None else named == gpu_type) else 0
-        return max(asked, self.whole_mgpu if may_be else 0)
+        # GPUs of whole nodes that the job does not request may be of any type.
+        of_nodes = self.whole_mgpu - (self.asked_mgpu - asked) if may_be else 0
+        return max(asked, of_nodes)
 
     @property
     def asked_cpus(self) -> int:

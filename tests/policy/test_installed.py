@@ -94,6 +94,19 @@ def test_the_id_of_the_groups_changes_only_if_the_counted_jobs_change(tmp_path: 
     assert install(script, facts=more).groups_id != first.groups_id
 
 
+def test_the_id_of_the_groups_changes_if_a_rule_becomes_hard(tmp_path: Path) -> None:
+    """An earlier snapshot lacks the sum of hours that jobs may still use, which would be read as 0."""
+    text = (
+        "version: 1\ngroups: {all: {}}\nrules:\n"
+        "  - {id: a, for: all, per: group, why: x, hard: true, limits: {gpu_hours: {month: {a100: 9}}}}\n"
+        "  - {id: b, for: all, per: group, why: x, limits: {gpu_hours: {month: {h100: 9}}}}\n"
+    )
+    script = tmp_path / "job_submit.lua"
+    before = install(script, text)
+    assert install(script, text.replace("9}", "8}")).groups_id == before.groups_id
+    assert install(script, text.replace("id: b,", "id: b, hard: true,")).groups_id != before.groups_id
+
+
 def test_a_changed_chained_script_is_a_difference(tmp_path: Path) -> None:
     """The script is loaded with the bundle, so a change takes effect only at an apply or a restart."""
     script, site = tmp_path / "job_submit.lua", tmp_path / "site.lua"

@@ -116,7 +116,7 @@ def explain_submitted(site: CommandSite, job_id: int, *, as_json: bool) -> None:
 
 
 def _pending(site: CommandSite, job_id: int) -> PendingJob | None:
-    """Return why a job waits; None if it is not pending or slurm-gpudbd does not answer."""
+    """Return the pending job and its wait; None if it is not pending or slurm-gpudbd does not answer."""
     try:
         with site.database() as database:
             return PendingJob.read(database, str(job_id))

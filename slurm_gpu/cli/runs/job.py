@@ -68,12 +68,12 @@ def job(site: CommandSite, job_id: str, as_json: bool) -> None:
         runs = page.runs
         # Read the timeline only if there is one.
         run_timelines = database.timelines(job_id) if any(run.devices for run in runs) else ()
-        # Accounting does not contain held jobs, and others only after the next import.
+        # Accounting does not contain held jobs; other jobs appear there after the next import.
         is_waiting = not runs or (not runs[0].has_started and runs[0].end_s is None)
         pending = None
         try:
             pending = PendingJob.read(database, job_id) if is_waiting else None
-        except OutsideError:  # slurmctld does not answer
+        except OutsideError:  # slurm-gpudbd or slurmctld does not answer
             if not (runs or page.unmatched):
                 raise
     if not runs and pending is None and page.unmatched:
@@ -84,7 +84,9 @@ def job(site: CommandSite, job_id: str, as_json: bool) -> None:
         )
     if not runs and pending is None:
         every = span(site.config.import_interval_s)
-        raise UsageError(f"no job {job_id} is pending or in Slurm's accounting, which is read every {every}")
+        raise UsageError(
+            f"job {job_id} is neither pending nor in Slurm's accounting, which is read every {every}"
+        )
     min_coverage = site.config.sampling.min_coverage
     if as_json:
         shown = [_to_json(run, _timelines_of(run, run_timelines), min_coverage) for run in runs]

@@ -1,4 +1,4 @@
-"""Describe in the terminal why a job is pending, its place in the queue, and when it should start."""
+"""Describe in the terminal why a job is pending, its place in the queue and its expected start."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 from slurm_gpu.client.database_client import DatabaseClient
 from slurm_gpu.errors import OutsideError, UsageError
 from slurm_gpu.monitor.cluster.pending import Wait, find_job, wait_of
-from slurm_gpu.text.cells import minute, moment, number, text
+from slurm_gpu.text.cells import gpus, minute, moment, text
 from slurm_gpu.text.units import counted
 from slurm_gpu.wire.answers.cluster import ClusterJob
 from slurm_gpu.wire.answers.codec import to_json
@@ -50,7 +50,7 @@ class PendingJob:
                 minute(forecast.at_s + seconds, zone)
                 for seconds in (forecast.lower_s, forecast.median_s, forecast.upper_s)
             )
-            guess = "" if forecast.judged else ", a guess: too few jobs have waited"
+            guess = "" if forecast.judged else ", not validated: too few jobs waited recently"
             starts.append(f"between {lower} and {upper}, most likely {median} (forecast{guess})")
         if not starts:
             starts = ["unknown: Slurm has not estimated the start yet"]
@@ -59,14 +59,14 @@ class PendingJob:
 
     def _place(self) -> str:
         wait, partitions = self.wait, self.job.partition
-        where = "its partitions" if "," in partitions else f"partition {text(partitions)}"
+        where = "the job's partitions" if "," in partitions else f"partition {text(partitions)}"
         if wait.n_jobs == self.job.n_tasks:
             return f"no other job is pending in {where}"
         place = f"{wait.place} of {wait.n_jobs:,} pending jobs in {where}"
         if not wait.place or wait.place == 1:
             return place
-        gpus = "" if wait.gpus_ahead is None else f", with {number(wait.gpus_ahead)} GPUs"
-        return f"{place}, behind {counted(wait.place - 1, 'job')} with a higher priority{gpus}"
+        ahead = f"{place}, behind {counted(wait.place - 1, 'job')}"
+        return ahead if wait.gpus_ahead is None else f"{ahead}, which request {gpus(wait.gpus_ahead)}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object described in docs/commands.md."""
@@ -88,8 +88,8 @@ def header_lines(job: ClusterJob, zone: ZoneInfo) -> Iterator[str]:
     """Yield lines about a pending job that Slurm's accounting does not contain yet."""
     yield f"Job {job.id} {text(job.name) if job.name else ''}".rstrip() + f"  {job.state}"
     yield f"  {text(job.user)} in {text(job.account)}, partition {text(job.partition)}, QOS {text(job.qos)}"
-    gpus = "an unknown number of GPUs" if job.n_gpus is None else f"{number(job.n_gpus)} GPUs"
+    requested = "an unknown number of GPUs" if job.n_gpus is None else gpus(job.n_gpus)
     tasks = f" for each of {counted(job.n_tasks, 'task')}" if job.n_tasks > 1 else ""
-    yield f"  not started yet; requests {gpus} on {counted(job.n_nodes, 'node')}{tasks}"
+    yield f"  not started yet; requests {requested} on {counted(job.n_nodes, 'node')}{tasks}"
     if job.submit_s is not None:
         yield f"  submitted {moment(job.submit_s, zone)}"

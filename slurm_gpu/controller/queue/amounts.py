@@ -67,15 +67,23 @@ def amounts_of(job: CountedJob, facts: CountingFacts) -> Amounts:
 
 
 def allocated_amounts(tres: Mapping[str, float], nodes: str, facts: CountingFacts) -> Amounts:
-    """Return the amounts in Slurm's total of the resources that a job has on these nodes, without `nodes`.
+    """Return the amounts in Slurm's total of a job's resources on these nodes; `nodes` of the result is 0.
 
-    GPUs without a type in the total have that of the nodes, if all nodes have the same.
+    GPUs and parts of GPUs without a type in the total are of the type of the nodes, if all nodes have the
+    same one.
     """
-    gpus, typed = int(amount(tres, "gpu")), {kind: n * 1000 for kind, n in _typed(tres).items()}
-    if gpus and not typed and (kind := _type_of(nodes, facts.node_types)):
-        typed = {kind: gpus * 1000}
-    mgpu, billing = mgpu_of_total(tres, facts), _whole(tres, "billing")
-    return Amounts(mgpu, _whole(tres, "cpu"), _whole(tres, "mem"), 0, typed, billing)
+    mgpu, typed = mgpu_of_total(tres, facts), {kind: n * 1000 for kind, n in _typed(tres).items()}
+    untyped = mgpu - sum(typed.values())
+    if untyped > 0 and (kind := _type_of(nodes, facts.node_types)):
+        typed[kind] = typed.get(kind, 0) + untyped
+    return Amounts(mgpu, _whole(tres, "cpu"), _whole(tres, "mem"), 0, typed, _whole(tres, "billing"))
+
+
+def possible_types(partitions: str, facts: CountingFacts) -> frozenset[str] | None:
+    """Return the GPU types in these partitions, which are separated by commas; None if they are unknown."""
+    sets = [facts.partition_types.get(name) for name in partitions.split(",")]
+    known = [kinds for kinds in sets if kinds is not None]
+    return frozenset[str]().union(*known) if len(known) == len(sets) else None
 
 
 def least_amounts_of(job: CountedJob, facts: CountingFacts) -> Amounts:

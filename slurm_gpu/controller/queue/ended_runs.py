@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from slurm_gpu.clock import SystemClock
 from slurm_gpu.controller.background import Background, BackgroundTask
-from slurm_gpu.controller.queue.amounts import CountingFacts, allocated_amounts
+from slurm_gpu.controller.queue.amounts import CountingFacts, allocated_amounts, possible_types
 from slurm_gpu.controller.queue.resource_hours import CountedRun, hourly_use
 from slurm_gpu.controller.queue.usage import UsageOwner
 from slurm_gpu.daemon.outage_log import OutageLog
@@ -136,5 +136,6 @@ def _run(row: AccountingRun, facts: CountingFacts, units: Collection[str]) -> Co
     owner = UsageOwner(row.uid, row.user, row.account, row.qos, row.partition)
     # After a resize, a row may have the start of the whole run; the row's own part starts at its submit time.
     begin_s = max(row.start_s, row.submit_s)
-    hourly = hourly_use(allocated_amounts(row.tres_allocated, row.nodes, facts), units)
+    amounts = allocated_amounts(row.tres_allocated, row.nodes, facts)
+    hourly = hourly_use(amounts, possible_types(row.partition, facts), units)
     return CountedRun(row.job_id, owner, hourly, begin_s, row.end_s)

@@ -35,21 +35,23 @@ MOST_S = 365 * 86400
 _REMEMBERED_S = 3 * 86400
 
 
-# The resource-hours that a job uses in an hour, by unit (hour_sums.py); the units of limits in force.
+# The resource-hours that a job uses per hour, by unit (hour_sums.py). Only units of limits in force occur.
 HourlyUse = Mapping[str, float]
 
 
-def hourly_use(amounts: Amounts, units: Iterable[str]) -> HourlyUse:
-    """Return the resource-hours that a job with these amounts uses in an hour, without units that are 0.
+def hourly_use(amounts: Amounts, possible: frozenset[str] | None, units: Iterable[str]) -> HourlyUse:
+    """Return the resource-hours that a job with these amounts uses per hour, by unit; omit those that are 0.
 
-    GPUs of unknown type count for every type, as in job_submit.lua.
+    GPUs of unknown type count for every type in `possible`, or for all types if it is None, as in
+    job_submit.lua.
     """
+    unknown = max(amounts.mgpu - sum(amounts.mgpu_by_type.values()), 0)
     found: dict[str, float] = {}
     for unit in units:
         resource, gpu_type = split_type(unit)
         if resource == "gpu_h":
-            unknown = amounts.mgpu - sum(amounts.mgpu_by_type.values())
-            of_type = amounts.mgpu_by_type.get(gpu_type or "", 0) + max(unknown, 0)
+            may_be = possible is None or gpu_type in possible
+            of_type = amounts.mgpu_by_type.get(gpu_type or "", 0) + (unknown if may_be else 0)
             found[unit] = (amounts.mgpu if gpu_type is None else of_type) / 1000
         else:
             found[unit] = amounts.cpus if resource == "cpu_h" else amounts.billing
@@ -257,8 +259,8 @@ def committed_hours(
 ) -> dict[Subject, dict[str, float]]:
     """Return the resource-hours that jobs may still use, by subject in a group with a hard limit.
 
-    Each job is given as its owner, its use per hour and the rest of its time limit in seconds. The keys are
-    those of the sums over pending and running jobs.
+    Each job is given as its owner, its use per hour and the rest of its time limit in seconds. `keys` names
+    sums over pending and running jobs, such as `gpu_h_committed`.
     """
     units = {key: parts_of(key)[0] for key in keys}
     sums: dict[UsageOwner, dict[str, float]] = {}

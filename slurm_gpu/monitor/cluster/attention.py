@@ -50,7 +50,7 @@ class Attention:
 
     @property
     def complete_from_s(self) -> float | None:
-        """The time from which jobs have been watched for long enough; None before the first state."""
+        """The time from which alerts include all idle jobs; None before the first state."""
         return None if self._began_s is None else self._began_s + self.rules.window_s
 
     def alerts(self, now_s: float) -> list[Alert]:
@@ -58,10 +58,10 @@ class Attention:
         return self._watch.alerts(now_s)
 
     def _current(self, now_s: float, seen: DatabaseState) -> list[Alert]:
-        """Return the alerts of the watch, with the help of records.
+        """Return the alerts of the watch, extended by those from records.
 
-        Records show which jobs have not used their GPUs since before the watch began. In the first minutes,
-        in which the watch cannot find idle jobs, only records can.
+        Records show since when a job has not used its GPUs, even before the watch began. In the first
+        minutes, the watch cannot find idle jobs, so only records identify them.
         """
         recorded = {(one.job_id, one.kind): one for one in recorded_alerts(now_s, seen, self.rules) or ()}
         found = [

@@ -20,12 +20,12 @@ from slurm_gpu.wire.answers.cluster import ClusterJob
 KEPT = 240
 
 
-# The shown attributes of a job. Its priority, which changes every few minutes, is not among them.
+# The attributes of a job in its row. `priority` is omitted, because it changes every few minutes.
 _SHOWN = (
     *("id", "job_id", "user", "account", "partition", "state", "reason", "n_gpus", "n_nodes", "n_tasks"),
     *("submit_s", "start_s", "end_s", "name"),
 )
-# Return the shown attributes, without the cost of comparing whole jobs.
+# Return the shown attributes, which are cheaper to compare than whole jobs.
 _facts = operator.attrgetter(*_SHOWN)
 
 
@@ -37,7 +37,7 @@ class _Row:
     full: bytes
     occupancy: bytes
     facts: tuple[Any, ...]
-    """All values in the row; an equal row is reused."""
+    """All values in the row; if none has changed, the row is reused."""
 
     def visible_part(self, visibility: Visibility) -> bytes:
         """Return the part of the row that a viewer may see."""

@@ -28,7 +28,7 @@ class Wait:
     place: int | None
     """The place by priority, beginning with 1; None if the job is held or its priority is unknown."""
     n_jobs: int
-    """The number of jobs among which the job has its place, including the job."""
+    """The number of jobs to which `place` refers, including this job."""
     gpus_ahead: float | None
     """The number of GPUs that the jobs ahead request; None if the place or a number of GPUs is unknown."""
     start_s: int | None
@@ -36,7 +36,7 @@ class Wait:
 
 
 def find_job(state: ClusterState, job_id: str) -> ClusterJob | None:
-    """Return the pending or running job with this ID, as Slurm prints it; None if there is none."""
+    """Return the pending or running job with this ID, raw or as Slurm prints it; None if there is none."""
     return next((job for job in state.jobs if job_id in (job.id, str(job.job_id))), None)
 
 
@@ -66,5 +66,5 @@ def wait_of(state: ClusterState, job: ClusterJob) -> Wait | None:
 
 
 def _order(job: ClusterJob) -> tuple[int, int, int]:
-    """Return a sort key; of jobs with the same priority, Slurm first considers the one submitted first."""
+    """Return a sort key. Among jobs with the same priority, Slurm considers the earliest submission first."""
     return -(job.priority or 0), job.submit_s or 0, job.job_id

@@ -31,7 +31,7 @@ class PageState:
     jobs: JobListing
     alerts: Sequence[PlacedAlert] = ()
     alerts_complete_from_s: float | None = None
-    """The time from which `alerts` includes all idle jobs; None before jobs were watched."""
+    """The time from which `alerts` includes all idle jobs; None before the first state."""
     answers: ResponseCache = field(default_factory=ResponseCache, repr=False)
     """The answers cached for this state."""
 

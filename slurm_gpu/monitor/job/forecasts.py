@@ -22,7 +22,7 @@ ForecastAnswer = Mapping[str, Any]
 
 
 class Forecasts:
-    """Forecasts by job ID; may be used by several threads."""
+    """Cached forecasts by job ID; thread-safe."""
 
     def __init__(self, connect: Callable[[], DatabaseClient], clock: Clock) -> None:
         self._connect, self._clock = connect, clock

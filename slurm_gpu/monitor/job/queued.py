@@ -1,4 +1,4 @@
-"""Serve a job as slurmctld last reported it and, if it is pending, why it waits and when it should start."""
+"""Serve a job as slurmctld last reported it; if it is pending, add the reason and the expected start."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from slurm_gpu.wire.answers.cluster import ClusterJob
 class QueuedJobPage:
     """An ASGI application that serves GET /api/v1/jobs/{job}/queued.
 
-    Only viewers who may see the job in full get its name, dependencies and forecast.
+    Only viewers with full access to the job receive its name, dependencies and forecast.
     """
 
     def __init__(self, board: Board, forecasts: Forecasts, viewer_of: ViewerOf, slots: RequestSlots) -> None:

@@ -124,7 +124,7 @@ def wider_keys(key: str) -> tuple[str, ...]:
 
 
 def _is_longer(wider: str, key: str) -> bool:
-    """Return whether the period of a limit on hours contains that of another, for the same or more GPUs."""
+    """Return whether a limit's period contains that of another limit, for the same GPU type or all types."""
     (base, _, wider_part), (other, _, part) = (one.partition(":") for one in (wider, key))
     if base != other or base not in UNITS or not wider_part or not part or wider == key:
         return False

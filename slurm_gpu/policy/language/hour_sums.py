@@ -34,14 +34,14 @@ def split_type(name: str) -> tuple[str, str | None]:
 def sum_key(limit: str, part: str, *, suffix: str = "") -> str:
     """Return the key of the sum for a limit, such as `gpu_hours`, in a period, such as `week` or `week:a100`.
 
-    With a suffix, return that of another period, such as `week_before`.
+    A suffix selects another period: `_before` gives `week_before`.
     """
     period, gpu_type = split_type(part)
     return _with_type(f"{UNITS[limit]}_{period}{suffix}", gpu_type)
 
 
 def committed_key(limit: str, part: str) -> str:
-    """Return the key of the sum over pending and running jobs for the same limit."""
+    """Return the key of a limit's sum over pending and running jobs."""
     return sum_key(limit, _with_type(COMMITTED, split_type(part)[1]))
 
 

@@ -95,7 +95,7 @@ def _account_wildcard(example: str) -> ValueType:
 
 
 def _parse_job_name(value: Any) -> str:
-    """Return the name unchanged, because names of jobs may contain several spaces in a row."""
+    """Check the name and return it unchanged, because job names may contain repeated spaces."""
     _JOB_NAME.parse(value)
     return str(value)
 

@@ -18,6 +18,7 @@ from slurm_gpu import __version__
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.files.source_root import SOURCE_ROOT
 from slurm_gpu.policy.language.account_trees import with_listed
+from slurm_gpu.policy.language.hour_sums import COMMITTED, parts_of, sums_of
 from slurm_gpu.policy.language.hours_text import jobs_at
 from slurm_gpu.policy.language.limits import flat_amounts
 from slurm_gpu.policy.language.local_time import end_of_day, start_of_day, utc_offsets
@@ -137,6 +138,16 @@ class SiteFacts:
         )
 
 
+def _committed_sums(policy: Policy) -> list[Plain]:
+    """Return the keys of the sums of hours that pending and running jobs may still use, which rules count.
+
+    A snapshot that lacks such a sum does not differ from one in which the sum is 0.
+    """
+    limits = (flat_amounts(rule) for rule in policy.rules if rule.hard)
+    keys = {key for one in limits for key in sums_of(one, hard=True)}
+    return [key for key in sorted(keys) if parts_of(key)[1] == COMMITTED]
+
+
 def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> dict[str, Plain]:
     """Return the policy as the plain table that the Lua modules read, with digests of the chained scripts."""
     policy = with_listed(policy, names)
@@ -214,7 +225,14 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
         "contact": policy.contact,
         "groups": groups,
         "groups_id": _digest(
-            [groups, facts.shards_per_gpu, facts.mps_per_gpu, dict(facts.default_mib), *partitions.values()]
+            [
+                groups,
+                _committed_sums(policy),
+                facts.shards_per_gpu,
+                facts.mps_per_gpu,
+                dict(facts.default_mib),
+                *partitions.values(),
+            ]
         ),
         "rules": rules,
         "bundles": [_bundle(bundle) for bundle in policy.bundles.values()],

@@ -39,7 +39,7 @@ class ClusterJob:
     uid: int | None = None
     """The user's uid; None if the answer is from an older slurm-gpudbd."""
     priority: int | None = None
-    """Slurm starts pending jobs with a higher priority first; 0 if the job is held, None if unknown."""
+    """Slurm considers pending jobs with a higher priority first; 0 if the job is held, None if unknown."""
     dependency: str | None = None
     """The dependencies that are not fulfilled yet, as squeue prints them; None if not `full`."""
 

@@ -115,7 +115,7 @@ def test_the_timeline_is_drawn_and_described(job_tab: Callable[[World], Tab]):
     tab.page.locator("#charts small", has_text="not measured").wait_for()
 
 
-def test_the_mean_ends_where_the_first_gpu_s_data_ends(job_tab: Callable[[World], Tab]):
+def test_the_mean_ends_when_one_gpu_stops_reporting(job_tab: Callable[[World], Tab]):
     """While a node is silent, the mean of the other GPUs is not that of the job."""
     records = [{"node": "n1", "device": "GPU-a", "last_s": NOW_S - 4000, "final": False}]
     records.append({"node": "n1", "device": "GPU-b", "last_s": NOW_S - 60, "final": False})
@@ -126,21 +126,21 @@ def test_the_mean_ends_where_the_first_gpu_s_data_ends(job_tab: Callable[[World]
         silent["timeline"], other["timeline"] = course_of(*[0] * 2), course_of(*[250] * 6)
         return job_tab(world)
 
-    def said_at(tab: Tab, share: float) -> str:
+    def note_at(tab: Tab, share: float) -> str:
         box = tab.page.locator("#charts canvas").bounding_box()
         tab.page.mouse.move(box["x"] + 42 + (box["width"] - 42) * share, box["y"] + 40)
         return str(tab.page.locator("#charts small").inner_text()).replace("\u00a0", " ")
 
     tab = opened(*records)
-    assert said_at(tab, 0.1).endswith("50 % (0 % to 100 %)")
-    assert said_at(tab, 0.8).endswith("1 of 2 GPUs reported, 100 %")
+    assert note_at(tab, 0.1).endswith("50 % (0 % to 100 %)")
+    assert note_at(tab, 0.8).endswith("1 of 2 GPUs reported, 100 %")
     assert "the mean ends where a GPU's data ends" in tab.page.inner_text("#timeline-note")
     released = opened(records[0] | {"final": True}, records[1])
-    assert said_at(released, 0.8).endswith(": 100 %")
+    assert note_at(released, 0.8).endswith(": 100 %")
     assert "the mean ends" not in released.page.inner_text("#timeline-note")
 
 
-def test_the_page_has_one_mean(job_tab: Callable[[World], Tab]):
+def test_all_means_on_a_page_agree(job_tab: Callable[[World], Tab]):
     page = job_tab(world_of(run_of("200", uGPUcore=81.2))).page
     facts = page.inner_text("#facts").replace("\u00a0", " ")
     assert re.search(r"GPU utilisation \(mean\)\s+81 %", facts)
@@ -196,7 +196,7 @@ def test_a_pending_job_shows_its_wait_and_no_file_without_data(job_tab: Callable
 
 
 def queued_job(**more: Any) -> dict[str, Any]:
-    """Return a pending job in the queue; `wait` adds to the explanation."""
+    """Return a pending job in the queue; `wait` overrides parts of the explanation."""
     wait = {
         "reason": "Priority",
         "meaning": "other jobs have a higher priority",
@@ -252,7 +252,7 @@ def test_a_pending_job_shows_why_it_waits_and_when_it_starts(job_tab: Callable[[
     [
         ({"place": 1}, "Place 1 of 12 pending jobs in partition gpu."),
         ({"place": 1, "n_jobs": 1}, "No other job is pending in partition gpu."),
-        ({"place": 2, "gpus_ahead": None}, "behind 1 job with a higher priority."),
+        ({"place": 2, "gpus_ahead": None}, "behind 1 job."),
         ({"reason": "Dependency", "dependency": "afterok:12(unfulfilled)"}, "Dependency: afterok:12"),
         ({"reason": "Strange", "meaning": None}, "Strange."),
         ({"start_s": None}, "Slurm has not estimated the start yet."),
@@ -326,7 +326,7 @@ def test_an_earlier_run_is_chosen(job_tab: Callable[[World], Tab]):
 
 def test_a_job_that_may_not_be_seen_is_no_page(job_tab: Callable[[World], Tab]):
     tab = job_tab(small())
-    assert "no pending or running job 200" in tab.page.inner_text("#error")
+    assert "Job 200 is neither pending nor running" in tab.page.inner_text("#error")
     assert tab.page.locator("#sheets").is_hidden()
 
 

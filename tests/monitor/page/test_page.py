@@ -158,7 +158,7 @@ def test_a_visitor_who_is_not_signed_in_gets_a_card_with_the_command(opened: Cal
     assert tab.page.locator("h1").is_visible()
 
 
-def test_until_the_layout_arrives_the_controls_do_nothing(opened: Callable[..., Tab]):
+def test_controls_are_inert_until_the_layout_arrives(opened: Callable[..., Tab]):
     tab = opened(small(), status=503)
     tab.page.locator("#error", has_text="No answer since").wait_for()
     main = tab.page.locator("main")
@@ -204,11 +204,11 @@ def test_a_concern_lights_its_squares(opened: Callable[..., Tab]):
     assert tab.ask("return start.squares.lit === null;")
 
 
-def test_while_the_watch_is_young_no_job_is_called_fine(opened: Callable[..., Tab]):
+def test_alerts_are_called_incomplete_while_idle_jobs_may_be_missing(opened: Callable[..., Tab]):
     world = small()
     world.complete_from_s = world.as_of_s + 120
     early = opened(world).ready().page.inner_text("#attention")
-    assert "The watch has just begun: jobs that stopped using their GPUs are listed from 11:08 on." in early
+    assert "Alerts are incomplete until 11:08: jobs that stopped using their GPUs may be missing." in early
     assert "No running job needs attention" not in early
     world.complete_from_s = world.as_of_s - 1
     assert "No running job needs attention." in opened(world).ready().page.inner_text("#attention")
@@ -365,7 +365,7 @@ def test_without_a_forecast_a_user_gets_slurms_estimate_and_no_command_for_opera
     other.page.locator("#mine code", has_text="slurm-gpu forecast train").wait_for()
 
 
-def test_amounts_that_limits_are_compared_with_are_not_rounded(opened: Callable[..., Tab]):
+def test_amounts_compared_with_limits_are_not_rounded(opened: Callable[..., Tab]):
     world = small()
     limit = {
         "rule": "share",
@@ -387,10 +387,10 @@ def test_all_pages_show_times_in_the_named_zone_of_the_site(opened: Callable[...
     world.jobs[301] = job_on(301, [], user="zoe", state="PENDING", reason="Priority", start_s=world.as_of_s)
     world.queued["301"] = queued_job(id="301", submit_s=1_794_999_600)  # 11:00 UTC
     tab = opened(world, timezone_id="America/New_York").ready()
-    assert "Times are in the time zone Asia/Seoul." in tab.page.inner_text("footer")
+    assert "Times are in the Asia/Seoul time zone." in tab.page.inner_text("footer")
     job = opened(world, "job?id=301", timezone_id="America/New_York")
     job.page.locator("#wait:visible").wait_for()
-    assert "Times are in the time zone Asia/Seoul." in job.page.inner_text("footer")
+    assert "Times are in the Asia/Seoul time zone." in job.page.inner_text("footer")
     assert re.search(r"Submitted\s+(\w+ )?20:00", job.page.inner_text("#facts"))
 
 

@@ -24,8 +24,8 @@ function bytes(text) {
 }
 
 // Group the timelines of a run's devices by series: [{name, lines: [{label, start_s, width_s, octets}], start_s, end_s,
-// common_s}]. `common_s` is the time until which every GPU has reported, except those in `ended` (a set of labels):
-// after it, a mean over the other GPUs would be that of another set of GPUs.
+// common_s}]. `common_s` is the time until which every GPU has reported, except those in `ended` (a set of labels). A
+// later mean would cover only some of the GPUs.
 export function seriesOf(devices, ended) {
   const found = new Map();
   for (const { node, device, timeline } of devices) {

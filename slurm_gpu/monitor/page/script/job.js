@@ -44,7 +44,7 @@ async function refresh() {
   return show();
 }
 
-// Accounting may not contain the job yet, or not its start. Return the runs with the newer data of the queue.
+// Return the runs, updated from the queue, because accounting may not contain the job or its start yet.
 function withQueued(found) {
   if (queued === null) return found;
   const { id: name, submit_s, state } = queued, known = found.find((run) => run.id === name && run.submit_s === submit_s);
@@ -73,7 +73,7 @@ function showError(error) {
   byId("signin").hidden = error.status !== 401;
   const text = error.status === 401 ? runs.length ? "You are no longer signed in. The page shows the last known state." : ""
     : error.status === 403 ? "Only the owner and operators can see this job."
-    : error.status === 404 ? `Slurm has no pending or running job ${id}, and its accounting has no ended one that you may see.`
+    : error.status === 404 ? `Job ${id} is neither pending nor running, and Slurm's accounting has no run of it that you may see.`
     : `${error.message}.${runs.length ? " The page shows the last known state." : ""}`;
   byId("error").hidden = text === "";
   say(byId("error"), text);

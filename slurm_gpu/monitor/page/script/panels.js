@@ -20,7 +20,7 @@ const more = (left, noun) => (left > 0 ? make("p", { class: "note" }, `and ${wor
 // Before `complete_s`, jobs have not been watched for long enough to find all idle ones.
 export function attention(place, { alerts, suspects, jobs, pressed, light, now_s, known, complete_s }) {
   if (!known) return fill(place, nothing("Not loaded yet."));
-  const early = complete_s > now_s ? `The watch has just begun: jobs that stopped using their GPUs are listed from ${words.moment(complete_s, now_s)} on.` : "";
+  const early = complete_s > now_s ? `Alerts are incomplete until ${words.moment(complete_s, now_s)}: jobs that stopped using their GPUs may be missing.` : "";
   if (!alerts.length) return fill(place, nothing(early || "No running job needs attention."), accused(suspects, now_s));
   const rows = alerts.slice(0, MOST).map((alert) => {
     const { short, what, todo } = words.alertText(alert), { key } = alert;

@@ -3,7 +3,7 @@
 import { coded, make } from "./element.js";
 import * as words from "./words.js";
 
-// Return the explanation of a pending job, as in the answer of jobs/ID/queued, as a list of elements.
+// Return elements that explain why a job from jobs/ID/queued is pending.
 export function waitTexts(job, now_s) {
   const { wait } = job, reason = wait.meaning ?? wait.reason;
   return [
@@ -18,15 +18,15 @@ const capitalised = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
 function placeText({ wait, partition, n_tasks }) {
   if (wait.place === null) return null;
-  const where = partition.includes(",") ? "its partitions" : `partition ${partition}`;
+  const where = partition.includes(",") ? "the job's partitions" : `partition ${partition}`;
   if (wait.n_jobs === n_tasks) return make("p", {}, `No other job is pending in ${where}.`);
   if (wait.place === 1) return make("p", {}, `Place 1 of ${words.count(wait.n_jobs)} pending jobs in ${where}.`);
   const gpus = wait.gpus_ahead === null ? "" : `, which request ${words.counts(wait.gpus_ahead, "GPU")}`;
-  return make("p", {}, `Place ${words.count(wait.place)} of ${words.count(wait.n_jobs)} pending jobs in ${where}, behind ${words.counts(wait.place - 1, "job")} with a higher priority${gpus}.`);
+  return make("p", {}, `Place ${words.count(wait.place)} of ${words.count(wait.n_jobs)} pending jobs in ${where}, behind ${words.counts(wait.place - 1, "job")}${gpus}.`);
 }
 
-// Return Slurm's estimated start and the forecast. A forecast that was not validated comes last, as a guess. The reason
-// why there is no forecast is for operators.
+// Return Slurm's estimated start and the forecast. A forecast that was not validated comes last, as a guess. Only
+// operators see why there is no forecast.
 export function startTexts({ start_s, forecast: answer }, now_s, operator = false) {
   const forecast = answer?.forecast, at = (moment_s) => (moment_s <= now_s ? "now" : words.moment(moment_s, now_s));
   const slurm = start_s > now_s ? make("p", {}, `Slurm's estimated start: ${at(start_s)}, in ${words.duration(start_s - now_s)}.`) : null; // an estimate in the past is outdated

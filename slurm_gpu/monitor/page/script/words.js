@@ -15,7 +15,7 @@ export function amount(value, unit) {
   return unit ? `${text}\u00a0${unit}` : text;
 }
 
-// Format an amount that is compared with a limit, which must not be rounded to fewer than three decimals.
+// Format an amount that is compared with a limit. Unlike `amount`, keep up to three decimals.
 export const exact = (value, unit) => (unit ? `${count(value)}\u00a0${unit}` : count(value));
 
 // Format joules in Wh, or in kWh if the value is at least 1 kWh.
@@ -60,7 +60,7 @@ export function setZone(name) {
   try {
     clock = clockIn(name);
     zone = name;
-  } catch { /* the browser does not have this zone */ }
+  } catch { /* the browser does not support this zone */ }
 }
 
 // Return {year, month, day, hour, minute, second} in the site's time zone.
@@ -91,7 +91,7 @@ export function startOfDay(at_s) {
   return Math.floor(at_s) - 3600 * hour - 60 * minute - second;
 }
 
-export const zoneText = () => (zone === null ? "" : `Times are in the time zone ${zone}.`);
+export const zoneText = () => (zone === null ? "" : `Times are in the ${zone} time zone.`);
 
 // Describe the latest time at which a running job's GPUs become free.
 export function frees(job, now_s) {
