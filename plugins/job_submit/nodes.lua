@@ -34,7 +34,7 @@ local function mib_per_cpu(request, part, gpus)
   local defaults = policy.default_mib or {}
   if request.mib_per_cpu then
     return request.mib_per_cpu
-  elseif request.mib_per_node or request.mib_per_gpu or request.mib_in_all or (defaults.per_gpu and gpus > 0) then
+  elseif request.mib_per_node or request.mib_per_gpu or request.mib_in_all or request.mib_of_fewest or (defaults.per_gpu and gpus > 0) then
     return nil
   end
   local own = amounts.mib(part.def_mem_per_cpu)

@@ -119,8 +119,9 @@ local function default_mib(request, found, partitions, parts)
   return least or 0
 end
 
--- Returns the memory of a request by its fields mib_per_node, mib_per_cpu, mib_per_gpu and mib_in_all (MiB or nil). If
--- mib_per_node is 0, the job requests all memory of each node.
+-- Returns the memory of a request by its fields mib_per_node, mib_per_cpu, mib_per_gpu, mib_in_all and mib_of_fewest (of
+-- all nodes if the job gets as few as it allows), in MiB or nil. If mib_per_node is 0, the job requests all memory of
+-- each node.
 local function mib_of(request, found, partitions, parts)
   local most
   local function at_least(mib)
@@ -138,6 +139,9 @@ local function mib_of(request, found, partitions, parts)
   end
   if request.mib_in_all then
     at_least(request.mib_in_all)
+  end
+  if request.mib_of_fewest then
+    at_least(request.mib_of_fewest * found.nodes / amounts.least_nodes(request))
   end
   return most or default_mib(request, found, partitions, parts)
 end
@@ -204,7 +208,7 @@ function size.memory_of_record(record)
   local _, in_all = amounts.total_host(record.tres_fmt_req_str or "")
   local defaults = policy.default_mib or {}
   if per_node == 0 and (in_all or 0) > 0 and (defaults.per_cpu or defaults.per_node) then
-    return { mib_in_all = in_all } -- --mem=0: without a request, one of these defaults would be in the record
+    return { mib_of_fewest = in_all } -- --mem=0: without a request, one of these defaults would be in the record
   end
   return { mib_per_cpu = not per_gpu and per_cpu or nil, mib_per_gpu = per_gpu, mib_in_all = in_all }
 end

@@ -33,10 +33,10 @@ end
 local function memory_of(record, was)
   local memory = lib.size.memory_of_record(record)
   local by_gpu = (memory.mib_per_gpu or 0) * was.mgpu / 1000
-  if amounts.mib(record.min_mem_per_node) == 0 and (memory.mib_in_all or 0) > by_gpu then
+  if amounts.mib(record.min_mem_per_node) == 0 and (memory.mib_of_fewest or memory.mib_in_all or 0) > by_gpu then
     return { mib_per_node = 0 } -- all memory of its nodes, even after the update
   end
-  memory.mib_in_all = nil -- this total is from before the update
+  memory.mib_in_all, memory.mib_of_fewest = nil, nil -- this total is from before the update
   return memory
 end
 

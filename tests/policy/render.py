@@ -156,14 +156,15 @@ def _memory(request: Request) -> dict[str, int]:
 def _total(request: Request, gpu_type: str | None, *, least: bool = False) -> str:
     """Return the TRES string of a request.
 
-    With `least`, GPUs per socket count for the fewest nodes of a range, as in Slurm.
+    With `least`, GPUs per socket and memory count for the fewest nodes of a range, as in Slurm.
     """
     nodes = request.counted_nodes
     shards, mps = (request.shards_per_node or 0) * nodes, (request.mps_per_node or 0) * nodes
     gpus = (request.asked_mgpu - shards * 250 - mps * 10) // 1000
     if least and request.per_socket is not None:
         gpus = gpus * request.least_nodes // nodes
-    text = f"cpu={request.cpus},mem={math.ceil(request.mib)}M,node={nodes},billing=4"
+    mib = math.ceil(request.on_fewest_nodes.mib if least else request.mib)
+    text = f"cpu={request.cpus},mem={mib}M,node={nodes},billing=4"
     if gpus:
         text += f",gres/gpu={gpus}" + (f",gres/gpu:{gpu_type}={gpus}" if gpu_type else "")
     return text + (f",gres/shard={shards}" if shards else "") + (f",gres/mps={mps}" if mps else "")
