@@ -199,9 +199,14 @@ def test_among_equally_full_nodes_the_one_with_the_longest_job_is_filled_first(c
     cluster.start("--nodelist=n2", "--time=2-00:00:00")
     cluster.start("--nodelist=n3", gpus=4, cpus=32)
     cluster.wait_settled()
-    # One job occupies all of n3, which therefore already has the Weight of a whole node.
-    weights = cluster.weights()
-    assert weights["n2"] < weights["n1"] < weights["n3"] == weights["n4"] == WHOLE, weights
+
+    def are_ordered() -> bool:
+        weights = cluster.weights()
+        return weights["n2"] < weights["n1"] < weights["n3"] == weights["n4"] == WHOLE
+
+    # One job occupies all of n3, which therefore already has the Weight of a whole node. slurm-gpuctld may
+    # read the nodes just after the start of this job, and the jobs just before.
+    wait_for(are_ordered, DEADLINE_S, "slurm-gpuctld has read both", lambda: str(cluster.weights()))
     assert cluster.start() == "n2"
 
 
