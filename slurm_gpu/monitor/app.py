@@ -18,11 +18,12 @@ from slurm_gpu.errors import NotFoundError, OutsideError, UsageError
 from slurm_gpu.monitor.cluster.responses import dump
 from slurm_gpu.monitor.http.response import JSON, CachedResponse
 from slurm_gpu.monitor.job.diagnosis import PATH, DiagnosisPage
-from slurm_gpu.monitor.listings import RETRY_AFTER_S
 from slurm_gpu.monitor.openapi import document
 from slurm_gpu.monitor.page.serve import page_routes
 from slurm_gpu.monitor.routes import ROUTES, RouteContext
 from slurm_gpu.monitor.viewer import NotSignedInError
+
+RETRY_AFTER_S = 5
 
 
 def make_app(site: RouteContext, more: Sequence[BaseRoute] = ()) -> Starlette:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import parse_qs
 
-from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.types import Receive, Scope, Send
 
@@ -20,7 +19,6 @@ from slurm_gpu.monitor.http.response import JSON, CachedResponse
 from slurm_gpu.monitor.http.response_cache import CacheKey
 from slurm_gpu.monitor.viewer import ViewerOf, Visibility
 
-RETRY_AFTER_S = 5
 # Returns the body for (state, visibility, the parameter's value); raises UsageError for an invalid value.
 Make = Callable[[PageState, Visibility, str], bytes]
 
@@ -56,11 +54,7 @@ class Listing:
         """Answer a request."""
         viewer = self._viewer_of(HTTPConnection(scope))
         self._board.is_viewed = True
-        state = self._board.state
-        if state is None:
-            why = "the cluster state is unknown: slurm-gpudbd has not answered since slurm-gpuweb started"
-            raise HTTPException(503, why, {"Retry-After": str(RETRY_AFTER_S)})
-        answer = self.answer(state, viewer.visibility, self._value(scope["query_string"]))
+        answer = self.answer(self._board.current(), viewer.visibility, self._value(scope["query_string"]))
         await answer(scope, receive, send)
 
     def answer(self, state: PageState, visibility: Visibility, value: str) -> CachedResponse:

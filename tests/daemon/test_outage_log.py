@@ -217,7 +217,7 @@ class ReadEnded(Loop):
 
     def once(self) -> None:
         self.clock.now += 3600
-        self.ended.poll(int(self.clock.now) - 60, self.clock.now, MagicMock())
+        self.ended.poll(int(self.clock.now) - 60, self.clock.now, MagicMock(), {"gpu_h"})
 
 
 class WaitForZones(Loop):

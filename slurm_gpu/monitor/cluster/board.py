@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from slurm_gpu.errors import OutsideError
 from slurm_gpu.monitor.cluster.state import PageState
 
 
@@ -17,6 +18,14 @@ class Board:
         """Whether a page has requested data since the poller last cleared this flag."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changed: asyncio.Event | None = None
+
+    def current(self) -> PageState:
+        """Return the state; raise OutsideError if slurm-gpudbd has not answered yet."""
+        if self.state is None:
+            raise OutsideError(
+                "the cluster state is unknown: slurm-gpudbd has not answered since slurm-gpuweb started"
+            )
+        return self.state
 
     def show(self, state: PageState) -> None:
         """Answer all later requests with this state."""

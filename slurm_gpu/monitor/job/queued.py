@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.types import Receive, Scope, Send
 
@@ -15,7 +14,6 @@ from slurm_gpu.monitor.http.rate_limiter import RequestSlots
 from slurm_gpu.monitor.http.response import JSON, CachedResponse
 from slurm_gpu.monitor.job.forecasts import ForecastAnswer, Forecasts
 from slurm_gpu.monitor.job.pages import read_job
-from slurm_gpu.monitor.listings import RETRY_AFTER_S
 from slurm_gpu.monitor.viewer import ViewerOf
 from slurm_gpu.wire.answers.cluster import ClusterJob
 
@@ -34,11 +32,7 @@ class QueuedJobPage:
         request = HTTPConnection(scope)
         viewer = self._viewer_of(request)
         job_id = read_job(request.path_params["job"])
-        state = self._board.state
-        if state is None:
-            why = "the cluster state is unknown: slurm-gpudbd has not answered since slurm-gpuweb started"
-            raise HTTPException(503, why, {"Retry-After": str(RETRY_AFTER_S)})
-        cluster = state.seen.cluster
+        cluster = self._board.current().seen.cluster
         shown = None
         if (job := find_job(cluster, job_id)) is not None:
             full = viewer.visibility.may_see(job.user, job.uid)
