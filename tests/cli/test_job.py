@@ -361,7 +361,12 @@ def test_a_pending_job_has_a_reason_a_place_and_an_expected_start(slurm_gpu: Com
     assert slurm_gpu("job", "17", "--json") == 0
     wait = json.loads(slurm_gpu.out)["wait"]
     assert (wait["place"], wait["n_jobs"], wait["gpus_ahead"], wait["dependency"]) == (4, 4, 6.0, None)
-    slurm_gpu.database.runs = []
+    answered, slurm_gpu.database.cluster_state = slurm_gpu.database.cluster_state, None
+    assert slurm_gpu("job", "17") == 0
+    assert (
+        "why the job waits is unknown: slurm-gpudbd at http://dbhost:6829 cannot be reached" in slurm_gpu.err
+    )
+    slurm_gpu.database.runs, slurm_gpu.database.cluster_state = [], answered
     assert slurm_gpu("job", "18") == 0
     assert slurm_gpu.out.splitlines()[0] == "Job 18 next  PENDING"
     assert slurm_gpu.out.splitlines()[-3:] == [

@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from slurm_gpu.cli.output import remark
 from slurm_gpu.cli.runs.pending_job import PendingJob
 from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.controller.colocation.status import FILE_NAME as SHARING_FILE
@@ -116,11 +117,12 @@ def explain_submitted(site: CommandSite, job_id: int, *, as_json: bool) -> None:
 
 
 def _pending(site: CommandSite, job_id: int) -> PendingJob | None:
-    """Return the pending job and its wait; None if it is not pending or slurm-gpudbd does not answer."""
+    """Return the pending job and its wait; None if it has started or slurm-gpudbd does not answer."""
     try:
         with site.database() as database:
             return PendingJob.read(database, str(job_id))
-    except SlurmGpuError:
+    except SlurmGpuError as error:
+        remark(f"why the job waits is unknown: {error}")
         return None
 
 

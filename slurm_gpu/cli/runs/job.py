@@ -73,8 +73,10 @@ def job(site: CommandSite, job_id: str, as_json: bool) -> None:
         pending = None
         try:
             pending = PendingJob.read(database, job_id) if is_waiting else None
-        except OutsideError:  # slurm-gpudbd or slurmctld does not answer
-            if not (runs or page.unmatched):
+        except OutsideError as error:
+            if runs:
+                remark(f"why the job waits is unknown: {error}")
+            elif not page.unmatched:
                 raise
     if not runs and pending is None and page.unmatched:
         records = counted(page.unmatched, "record")

@@ -63,7 +63,7 @@ class PendingJob:
         if wait.n_jobs == self.job.n_tasks:
             return f"no other job is pending in {where}"
         place = f"{wait.place} of {wait.n_jobs:,} pending jobs in {where}"
-        if not wait.place or wait.place == 1:
+        if wait.place is None or wait.place == 1:
             return place
         ahead = f"{place}, behind {counted(wait.place - 1, 'job')}"
         return ahead if wait.gpus_ahead is None else f"{ahead}, which request {gpus(wait.gpus_ahead)}"
