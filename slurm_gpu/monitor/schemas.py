@@ -75,25 +75,24 @@ LAYOUT = an_object(
     ),
     metrics=listed(an_object(name=TEXT, title=TEXT, unit=TEXT, top=NUMBER, step=NUMBER)),
 )
-JOB = an_object(
-    id=TEXT,
-    job_id=WHOLE,
-    full=described(FLAG, "false for another user's job; the job's name is then null"),
-    user=TEXT,
-    account=TEXT,
-    partition=TEXT,
-    state=TEXT,
-    reason=TEXT,
-    n_gpus=null_or(NUMBER, "the number is unknown"),
-    n_nodes=WHOLE,
-    n_tasks=WHOLE,
-    submit_s=MOMENT,
-    start_s=MOMENT,
-    end_s=MOMENT,
-    name=null_or(TEXT),
-    squares=RANGES,
-    shared_squares=RANGES,
-)
+# The attributes of a pending or running job.
+_OF_JOB: dict[str, Schema] = {
+    "id": TEXT,
+    "job_id": WHOLE,
+    "full": described(FLAG, "false for another user's job; the job's name is then null"),
+    "user": TEXT,
+    "account": TEXT,
+    "partition": TEXT,
+    "state": TEXT,
+    "n_gpus": null_or(NUMBER, "the number is unknown"),
+    "n_nodes": WHOLE,
+    "n_tasks": WHOLE,
+    "submit_s": MOMENT,
+    "start_s": MOMENT,
+    "end_s": MOMENT,
+    "name": null_or(TEXT),
+}
+JOB = an_object(**_OF_JOB, reason=TEXT, squares=RANGES, shared_squares=RANGES)
 JOBS = an_object(
     version=WHOLE,
     all=described(FLAG, "whether `jobs` contains all jobs instead of changes"),
@@ -217,21 +216,8 @@ _WAIT = an_object(
 QUEUED = an_object(
     job=null_or(
         an_object(
-            id=TEXT,
-            job_id=WHOLE,
-            full=described(FLAG, "false for another user's job"),
-            name=null_or(TEXT),
-            user=TEXT,
-            account=TEXT,
-            partition=TEXT,
+            **_OF_JOB,
             qos=TEXT,
-            state=TEXT,
-            n_tasks=WHOLE,
-            n_nodes=WHOLE,
-            n_gpus=null_or(NUMBER, "the number is unknown"),
-            submit_s=MOMENT,
-            start_s=MOMENT,
-            end_s=MOMENT,
             time_limit_s=MOMENT,
             wait=null_or(_WAIT, "the job is not pending"),
         ),
