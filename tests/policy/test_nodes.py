@@ -251,7 +251,9 @@ def test_updates_count_and_restrict_nodes_too(lua: str) -> None:
 
 def test_restricted_jobs_count_alike_in_the_queue() -> None:
     rule = RuleModel("share", "user", limits={"gpus_total": 4000, "memory_total": 10**6})
-    script = PolicyScript(build_bundle(compiled([rule], "/nonexistent/decisions.log")))
+    script = PolicyScript(
+        build_bundle(compiled([rule], "/nonexistent/decisions.log")), now=lambda: 1_800_000_000
+    )
     job = Request(uid=1001, account="vision", per_job=2, n_tasks=8, mib_per_node=50_000)
     verdict = script.submit(description(job), PARTITIONS)
     assert most_of(verdict) == 2

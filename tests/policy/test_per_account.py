@@ -27,7 +27,7 @@ def script(text: str = TEXT, lua: str = "5.4") -> PolicyScript:
     source = parse_yaml(text, "p.yaml")
     policy = check_policy(source)
     compiled = compile_policy(policy, resolve_names(policy, source, Directory()), SiteFacts(year=2026))
-    return PolicyScript(build_bundle(compiled), lua=lua)
+    return PolicyScript(build_bundle(compiled), lua=lua, now=lambda: 1_800_000_000, uptime=lambda: 5000.0)
 
 
 @pytest.mark.parametrize("lua", LUA_VERSIONS)
