@@ -13,6 +13,7 @@ from lab.cluster import Lab
 from lab.options import JobSubmit
 from lab.polling import wait_for
 from tests.lab.conftest import LabWith
+from tests.lab.records import runs_of
 
 CPU_S = 6.0
 MEMORY_MIB = 150
@@ -49,10 +50,7 @@ def training(lab_with: LabWith, tmp_path: Path) -> tuple[Lab, Path]:
 
 
 def hosts(lab: Lab, job: int) -> list[dict[str, Any]]:
-    shown = lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False)
-    if shown.returncode != 0:
-        return []
-    return [host for run in json.loads(shown.stdout)["runs"] for host in run.get("hosts") or ()]
+    return [host for run in runs_of(lab, job) for host in run.get("hosts") or ()]
 
 
 def test_a_training_is_recognised_and_its_cpu_time_and_memory_are_right(training: tuple[Lab, Path]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 import subprocess
@@ -19,6 +18,7 @@ from lab.options import JobSubmit
 from lab.polling import wait_for
 from lab.simgpu import truth
 from tests.lab.conftest import LabWith
+from tests.lab.records import runs_of
 from tests.lab.test_node import check, final_records
 
 SUSPENDED = """#!/bin/sh
@@ -39,13 +39,6 @@ def simgpu(util: int, seconds: float = 6) -> str:
     return f"simgpu --util {util} --mem-mib {util * 100} --seconds {seconds}"
 
 
-def runs(lab: Lab, job: int | str) -> list[dict[str, Any]]:
-    """Return all runs of a job, [] while the database has none."""
-    shown = lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False)
-    found: list[dict[str, Any]] = json.loads(shown.stdout)["runs"] if shown.returncode == 0 else []
-    return found
-
-
 def test_every_shape_of_job_is_charged_with_its_own_work(lab: Lab) -> None:
     """Run in parallel on few GPUs: a pair on one node, a permutation, steps, an array, two components."""
     both = [
@@ -64,11 +57,13 @@ def test_every_shape_of_job_is_charged_with_its_own_work(lab: Lab) -> None:
 
     for job in both:
         check(lab, job)
-    tasks = wait_for(lambda: _ended(runs(lab, array), 2), 120, "both tasks are recorded", interval_s=0.5)
+    tasks = wait_for(lambda: _ended(runs_of(lab, array), 2), 120, "both tasks are recorded", interval_s=0.5)
     assert {run["id"] for run in tasks} == {f"{array}_3", f"{array}_7"}
     for run in tasks:
         check(lab, run["job_id"])
-    parts = wait_for(lambda: _ended(runs(lab, het), 2), 120, "both components are recorded", interval_s=0.5)
+    parts = wait_for(
+        lambda: _ended(runs_of(lab, het), 2), 120, "both components are recorded", interval_s=0.5
+    )
     assert {(run["id"], run["nodes"], len(run["devices"])) for run in parts} == {
         (f"{het}+0", "n3", 1),
         (f"{het}+1", "n4", 2),
@@ -123,7 +118,7 @@ def test_suspended_time_is_counted_apart(lab: Lab) -> None:
     reported_at_s = record["suspended_s"] + record["sampled_s"]
     assert record["allocated_s"] - unknown_s <= reported_at_s <= record["allocated_s"] + 0.01
     (did,) = wait_for(lambda: lab.truth(job), 60, "it has ended")
-    (run,) = runs(lab, job)
+    (run,) = runs_of(lab, job)
     # The job's schedule continues while it is stopped, and would add at least 12 s of work if it counted.
     busy_s = sum(int(pct) * ms for pct, ms in record["util_hist_ms"].items()) / 70_000
     idle_s = (1 - did.usage.util_pct / 70) * record["allocated_s"]
@@ -148,7 +143,9 @@ def test_a_job_older_than_slurm_gpud_is_recorded_from_then_on(lab: Lab) -> None:
     start_s = time.time()
     daemon.start()
     # A running job's first record goes with the next live values.
-    wait_for(lambda: [run for run in runs(lab, job) if run["devices"]], 90, "it is taken up", interval_s=0.5)
+    wait_for(
+        lambda: [run for run in runs_of(lab, job) if run["devices"]], 90, "it is taken up", interval_s=0.5
+    )
     seen_s = time.time()
     lab.output(["scancel", str(job)])
     records = final_records(lab, job, 2)
@@ -188,7 +185,7 @@ def test_a_process_on_a_gpu_of_another_job_is_reported(lab: Lab) -> None:
     final_records(lab, job, 1)
     uid = int(lab.output(["id", "-u", "bob"]))
     events = wait_for(
-        lambda: [event for run in runs(lab, job) for event in run["events"]], 90, "the event arrives"
+        lambda: [event for run in runs_of(lab, job) for event in run["events"]], 90, "the event arrives"
     )
     assert [(event["kind"], event["device"], event["data"]) for event in events] == [
         ("intruder", gpu.uuid, {"pid": intruder.pid, "uid": uid, "job": None})

@@ -24,6 +24,7 @@ from slurm_gpu.config.site import SiteConfig, load_config
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.database.storage.schema import device, node_period, run
 from slurm_gpu.wire import Record
+from tests.lab.records import runs_of
 
 WORK = "#!/bin/sh\nexec simgpu --util 60 --mem-mib 8192 --seconds 3\n"
 
@@ -122,7 +123,7 @@ def test_others_see_the_occupancy_of_a_job_and_no_more(lab: Lab, database: Datab
     job = lab.submit("alice", "--gpus=1", "--time=5", "--job-name=confidential", script=WORK)
     recorded(database, job)
     for user, sees in (("alice", True), ("carol", True), ("bob", False)):
-        (run,) = json.loads(lab.output(["slurm-gpu", "job", str(job), "--json"], user=user))["runs"]
+        (run,) = runs_of(lab, job, user)
         assert (run["user"], run["nGPU"], run["full"]) == ("alice", 1, sees)
         assert ("confidential" in json.dumps(run)) is sees
         assert (run["uGPUcore"] is not None) is sees

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from statistics import median
 from typing import Any
 
 from lab import demo
 from lab.cluster import Lab
 from lab.scenario import ACCEPTED, REFUSED
+from tests.lab.records import runs_of
 from tests.lab.test_node import late_samples_pct
 
 
@@ -64,5 +64,4 @@ def test_a_refusal_names_rule_reason_numbers_and_a_way_out(lab: Lab) -> None:
 
 
 def _devices(lab: Lab, job: str) -> list[dict[str, Any]]:
-    answer = json.loads(lab.output(["slurm-gpu", "job", job, "--json"], user="carol"))
-    return [device for run in answer["runs"] for device in run["devices"]]
+    return [device for run in runs_of(lab, job) for device in run["devices"]]

@@ -11,6 +11,7 @@ import pytest
 
 from lab.cluster import Lab
 from lab.polling import wait_for
+from tests.lab.records import runs_of
 
 pytestmark = pytest.mark.long
 
@@ -63,7 +64,7 @@ def test_a_waiting_job_has_a_forecast_that_is_later_judged(lab: Lab) -> None:
     wait_for(lambda: time.time() > upper_s + 2, said["upper_s"] + 10, "the interval is over")
     asked = ["slurm-gpu", "forecast", "--json", "--", "sbatch", "--gpus=1", "--wrap=true"]
     past = wait_for(lambda: _judged(lab.output(asked, "alice")), 60, "the forecast is judged")
-    (run,) = json.loads(lab.output(["slurm-gpu", "job", str(job), "--json"], "alice"))["runs"]
+    (run,) = wait_for(lambda: runs_of(lab, job, "alice"), 60, f"job {job} is imported")
     right = said["lower_s"] - 1 <= run["start_s"] - said["at_s"] <= said["upper_s"] + 1
     assert (past["n"], past["correct"]) == (1, int(right))
     unknown = lab.run_as("alice", [*alice, "999999"], check=False)
@@ -71,10 +72,7 @@ def test_a_waiting_job_has_a_forecast_that_is_later_judged(lab: Lab) -> None:
 
 
 def _started(lab: Lab, job: int) -> bool:
-    shown = lab.run_as("root", ["slurm-gpu", "job", str(job), "--json"], check=False)
-    if shown.returncode != 0:
-        return False
-    return all(run["start_s"] is not None for run in json.loads(shown.stdout)["runs"])
+    return any(run["start_s"] is not None for run in runs_of(lab, job, "root"))
 
 
 def _forecast_of(lab: Lab, user: str, job: str) -> dict[str, Any]:

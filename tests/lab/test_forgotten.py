@@ -14,6 +14,7 @@ from lab.cluster import Lab
 from lab.options import JobSubmit
 from lab.polling import wait_for
 from tests.lab.conftest import LabWith
+from tests.lab.records import runs_of
 
 pytestmark = pytest.mark.long
 
@@ -25,11 +26,6 @@ def submit(lab: Lab, *options: str, seconds: int = 4) -> int:
 def accounted(lab: Lab, job: int) -> list[str]:
     """Return the states in the job's rows of Slurm's accounting."""
     return lab.output(["sacct", "-aXnPD", f"-j{job}", "-Snow-1days", "-oState"]).split()
-
-
-def runs_of(lab: Lab, job: int) -> list[Mapping[str, Any]]:
-    done = lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False)
-    return list(json.loads(done.stdout)["runs"]) if done.returncode == 0 else []
 
 
 def nodes_of(run: Mapping[str, Any]) -> set[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 
 import pytest
@@ -12,6 +11,7 @@ from lab.cluster import Lab
 from lab.options import JobSubmit, NodeGpus
 from lab.polling import wait_for
 from tests.lab.conftest import LabWith
+from tests.lab.records import runs_of
 
 SHUFFLED = {
     "n1": NodeGpus(listed=(3, 1, 0, 2)),
@@ -53,11 +53,8 @@ def _submit(lab: Lab, node: str, gpus: int) -> int:
 
 def _recorded(lab: Lab, job: int) -> dict[str, float]:
     """Return mean utilisation by UUID once the job has ended with final records, else {}."""
-    shown = lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False)
-    if shown.returncode != 0:
-        return {}  # not imported yet
-    (run,) = json.loads(shown.stdout)["runs"]
-    final = [device["final"] for device in run["devices"]]
-    if run["state"] != "COMPLETED" or final != [True] * int(run["nGPU"] or 0):
-        return {}
-    return {gpu["device"]: gpu["util_mean_pct"] for gpu in run["gpus"]}
+    for run in runs_of(lab, job):
+        final = [device["final"] for device in run["devices"]]
+        if run["state"] == "COMPLETED" and final == [True] * int(run["nGPU"] or 0):
+            return {gpu["device"]: gpu["util_mean_pct"] for gpu in run["gpus"]}
+    return {}

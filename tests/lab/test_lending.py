@@ -10,6 +10,7 @@ import pytest
 
 from lab.cluster import Lab
 from lab.polling import wait_for
+from tests.lab.records import runs_of
 
 OWNED, ALL = 12, 16
 RETURN_WITHIN_S = 60
@@ -59,9 +60,7 @@ def submit(lab: Lab, who: str, *options: str, script: str = WORK) -> tuple[int, 
 
 def runs(lab: Lab, job: int) -> list[dict[str, Any]]:
     """Return the runs of the job in slurm-gpudbd, oldest first."""
-    shown = lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False)
-    found: list[dict[str, Any]] = json.loads(shown.stdout)["runs"] if shown.returncode == 0 else []
-    return found[::-1]
+    return runs_of(lab, job)[::-1]
 
 
 def ended(lab: Lab, job: int) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 
 import pytest
@@ -12,6 +11,7 @@ from lab.cluster import Lab
 from lab.options import JobSubmit, NodeGpus
 from lab.polling import wait_for
 from tests.lab.conftest import LabWith
+from tests.lab.records import runs_of
 from tests.lab.test_node import late_samples_pct
 
 CUT = NodeGpus(minors=(2, 0, 3, 1), mig={0: ("3g.20gb", "1g.5gb", "1g.5gb"), 3: ("7g.40gb",)})
@@ -56,13 +56,12 @@ def _submit(lab: Lab, kind: str) -> int:
 
 def _recorded(lab: Lab, job: int) -> dict[str, tuple[float, float | None, float]]:
     """Return the mean memory (0–1), mean utilisation and late_samples_pct by UUID once final, else {}."""
-    shown = lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False)
-    if shown.returncode != 0:
-        return {}
-    (run,) = json.loads(shown.stdout)["runs"]
-    final = [device["final"] for device in run["devices"]]
-    if run["state"] != "COMPLETED" or final != [True]:
-        return {}
-    (record,) = run["devices"]
-    late_pct = late_samples_pct(record)
-    return {gpu["device"]: (gpu["mem_mean_pct"] / 100, gpu["util_mean_pct"], late_pct) for gpu in run["gpus"]}
+    for run in runs_of(lab, job):
+        records = run["devices"]
+        if run["state"] == "COMPLETED" and [record["final"] for record in records] == [True]:
+            late_pct = late_samples_pct(records[0])
+            return {
+                gpu["device"]: (gpu["mem_mean_pct"] / 100, gpu["util_mean_pct"], late_pct)
+                for gpu in run["gpus"]
+            }
+    return {}

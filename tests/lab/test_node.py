@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -15,6 +14,7 @@ from lab.cluster import Lab
 from lab.options import JobSubmit
 from lab.polling import wait_for
 from tests.lab.conftest import LabWith
+from tests.lab.records import runs_of
 
 SEED = 20261121
 
@@ -25,11 +25,8 @@ def submit(lab: Lab, *options: str, work: str) -> int:
 
 def final_records(lab: Lab, job: int, count: int) -> list[dict[str, Any]]:
     def found() -> list[dict[str, Any]]:
-        shown = lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False)
-        if shown.returncode != 0:
-            return []
         # For the ID of an array or heterogeneous job, the command returns all tasks or components.
-        of_job = [run for run in json.loads(shown.stdout)["runs"] if run["job_id"] == job]
+        of_job = [run for run in runs_of(lab, job) if run["job_id"] == job]
         final = [device for run in of_job for device in run["devices"] if device["final"]]
         return final if len(final) == count else []
 

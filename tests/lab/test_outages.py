@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from collections.abc import Callable, Set
@@ -20,6 +19,7 @@ from lab.polling import wait_for
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.database.storage.schema import run_device
 from tests.lab.conftest import LabWith
+from tests.lab.records import runs_of
 
 SEED = 20261121
 JOBS = 30
@@ -145,10 +145,7 @@ def _wait_for_devices(lab: Lab, job: int, gpus: int) -> list[dict[str, object]]:
     """Return a job's final records, one for each GPU, or more if its observation was interrupted."""
 
     def found() -> list[dict[str, object]]:
-        result = lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False)
-        if result.returncode:
-            return []
-        devices = [device for run in json.loads(result.stdout)["runs"] for device in run["devices"]]
+        devices = [device for run in runs_of(lab, job) for device in run["devices"]]
         last = {device["device"] for device in devices if device["final"]}
         return devices if len(last) == gpus else []
 
@@ -156,7 +153,7 @@ def _wait_for_devices(lab: Lab, job: int, gpus: int) -> list[dict[str, object]]:
         """Return the job's nodes, records and accounting, and the last lines of the daemons' logs."""
         parts = [
             str(lab.intervals(job)),
-            lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False).stdout,
+            str(runs_of(lab, job)),
             lab.output(["sacct", "-X", "-P", "-j", str(job), "-o", "JobID,State,Start,End,NodeList"]),
         ]
         logs = sorted(lab.layout.log.glob("slurm-gpu*")) + sorted(lab.layout.log.glob("slurmd*"))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import time
 from typing import Any
 
@@ -12,6 +10,7 @@ import pytest
 from lab.cluster import Lab
 from lab.polling import wait_for
 from lab.simgpu import truth
+from tests.lab.records import runs_of
 
 WORK = """#!/bin/sh
 other=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | tail -n 1)
@@ -32,7 +31,7 @@ def test_a_job_that_shrinks_is_one_run_with_all_its_gpus(lab: Lab) -> None:
     lab.output(["scancel", str(job)])
     wait_for(lambda: all(interval.end_s for interval in lab.intervals(job)), 60, "the job ends")
 
-    run = wait_for(lambda: _whole_run(lab, job), 90, "it is recorded", lambda: str(_shown(lab, job)), 0.5)
+    run = wait_for(lambda: _whole_run(lab, job), 90, "it is recorded", lambda: str(runs_of(lab, job)), 0.5)
     shares = {share.gpu.uuid: share for share in lab.truth(job)}
     allocated_s = {uuid: share.end_s - share.start_s for uuid, share in shares.items()}
     assert min(allocated_s.values()) < max(allocated_s.values()) - 5, (
@@ -67,18 +66,13 @@ def _n_worked(lab: Lab, job: int) -> int:
     return sum(one.job_id == job and one.end_ns is not None for one in truth.load(lab.layout.truth))
 
 
-def _shown(lab: Lab, job: int) -> subprocess.CompletedProcess[str]:
-    return lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False)
-
-
 def _whole_run(lab: Lab, job: int) -> dict[str, Any] | None:
     """Return the job's run once Slurm reports its end and both nodes' records are final, else None."""
-    shown = _shown(lab, job)
-    if shown.returncode != 0:
-        return None
-    (run,) = json.loads(shown.stdout)["runs"]
-    final = [item for item in run["devices"] if item["final"]]
-    return run if run["state"] == "CANCELLED" and len(final) == 2 else None
+    for run in runs_of(lab, job):
+        final = [item for item in run["devices"] if item["final"]]
+        if run["state"] == "CANCELLED" and len(final) == 2:
+            return run
+    return None
 
 
 def _accounting(lab: Lab, job: int) -> list[dict[str, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -14,6 +13,7 @@ import pytest
 from lab import cgroups
 from lab.cluster import Lab
 from lab.polling import wait_for
+from tests.lab.records import runs_of
 
 WORK = """#!/bin/sh
 [ "${SLURM_RESTART_COUNT:-0}" = 0 ] && seconds=250 || seconds=4
@@ -101,10 +101,7 @@ def _ended(lab: Lab, job: int) -> int:
 
 def _complete_runs(lab: Lab, job: int) -> list[dict[str, Any]]:
     """Return both runs of the job once Slurm reports their ends and they have final records, else []."""
-    shown = lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False)
-    if shown.returncode != 0:
-        return []
-    runs: list[dict[str, Any]] = json.loads(shown.stdout)["runs"]
+    runs = runs_of(lab, job)
     done = [
         run for run in runs if run["end_s"] is not None and any(device["final"] for device in run["devices"])
     ]

@@ -10,6 +10,7 @@ from lab.cluster import Lab
 from lab.options import JobSubmit
 from lab.polling import wait_for
 from tests.lab.conftest import LabWith
+from tests.lab.records import runs_of
 
 
 def test_gpus_that_slurm_does_not_account_for_are_counted_by_their_node(lab_with: LabWith) -> None:
@@ -34,12 +35,7 @@ def test_gpus_that_slurm_does_not_account_for_are_counted_by_their_node(lab_with
 
 def _run(lab: Lab, job: int, state: str = "COMPLETED") -> dict[str, Any]:
     """Return the run of a job in a given state, {} until that state is imported."""
-    shown = lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False)
-    if shown.returncode != 0:
-        return {}
-    (run,) = json.loads(shown.stdout)["runs"]
-    found: dict[str, Any] = run
-    return found if found["state"] == state else {}
+    return next((run for run in runs_of(lab, job) if run["state"] == state), {})
 
 
 def _measured(lab: Lab, job: int) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 import shutil
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from lab.options import JobSubmit
 from lab.polling import wait_for
 from slurm_gpu.database.settings import load_settings
 from tests.lab.conftest import LabWith
+from tests.lab.records import runs_of
 from tests.upgrade.releases import BEFORE, unpacked
 
 pytestmark = pytest.mark.long
@@ -114,8 +114,7 @@ def run_of(lab: Lab, job: int) -> dict[str, Any]:
     """Return the only run of a job, once the record of its GPU is final."""
 
     def found() -> Any:
-        shown = lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False)
-        runs = json.loads(shown.stdout)["runs"] if shown.returncode == 0 else []
+        runs = runs_of(lab, job)
         whole = len(runs) == 1 and any(device["final"] for device in runs[0]["devices"])
         return runs[0] if whole and runs[0]["coverage"] is not None else None
 
