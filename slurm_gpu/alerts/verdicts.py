@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 from slurm_gpu.alerts.alert import Alert, AlertKind, DiagnosisSummary
 from slurm_gpu.text.units import few
@@ -47,12 +48,14 @@ def _summary(item: JobVerdict, index: Mapping[str, int]) -> DiagnosisSummary:
     roles = few(item.verdict.get("roles") or (), _NAMED)
     many = f"{len(gpus)} GPUs on {_few_nodes(item)}"
     who = (", ".join(gpus) if len(gpus) <= _NAMED else many) or _few_nodes(item) or roles
-    evidence = [str(one.get("text")) for one in item.verdict.get("evidence") or ()][:1]
+    evidence: Mapping[str, Any] = next(iter(item.verdict.get("evidence") or ()), {})
+    if len(evidence.get("workers") or ()) == len(item.devices) == 1:
+        who = ""  # the evidence begins with the name of the GPU
     return DiagnosisSummary(
         cause=item.cause,
         kind=item.kind,
         confidence=item.confidence,
-        text="; ".join(part for part in (who, *evidence) if part),
+        text="; ".join(part for part in (who, evidence.get("text")) if part),
         next_step=str(item.verdict.get("next_step") or ""),
     )
 

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from slurm_gpu.diagnose.metric import HOST_METRICS, Metric
 from slurm_gpu.diagnose.peers import Groups, infer_groups
 from slurm_gpu.diagnose.phases import Phases, phases, short_dips, surely_active, without_offsets
-from slurm_gpu.diagnose.robust import Matrix, median, quantile
+from slurm_gpu.diagnose.robust import Matrix, median, middle, quantile
 from slurm_gpu.diagnose.series import JobWorker, Series
 from slurm_gpu.diagnose.signals import LEAST_BLOCKS, Deviation, Signal, blocks, compute_deviations
 from slurm_gpu.diagnose.verdict import Cause, Evidence, Verdict
+from slurm_gpu.text.units import counted
 
 # Shorter slowdowns are ignored.
 _PASSING_S = 45.0
@@ -149,18 +150,27 @@ class Case:
     def evidence(self, signal: Signal, rows: NDArray[np.bool_]) -> Evidence:
         """Describe the deviation of these workers in numbers."""
         found = self.deviations[signal]
-        own, apart = float(np.median(found.own[rows])), float(np.median(found.apart[rows]))
-        is_ratio = signal not in (Signal.UTIL, Signal.THROTTLE, Signal.CPU)
-        expected = own / math.exp(apart) if is_ratio else own - apart
-        if signal not in _BYTES:
-            expected = min(max(expected, 0.0), max(1.0, own))
+        own = float(np.median(found.own[rows]))
+        n_peers, expected = self._peers(signal, rows)
+        if not math.isfinite(expected):
+            raise ValueError((own, found.apart[rows]))
         names, who = self.named(rows)
-        z = float(np.median(np.abs(found.z[rows])))
-        text = (
-            f"{who}: {_WORDS[signal]} {_shown(signal, own)}, peers {_shown(signal, expected)} "
-            f"({z:.0f} σ apart)"
-        )
+        whose = "its" if len(names) == 1 else "their"
+        peers = f"{whose} {counted(n_peers, 'peer')} {_shown(signal, expected)}"
+        text = f"{who}: {_WORDS[signal]} {_shown(signal, own)}, {peers}"
         return Evidence(text=text, metric=signal.value, value=own, expected=expected, workers=names)
+
+    def _peers(self, signal: Signal, rows: NDArray[np.bool_]) -> tuple[int, float]:
+        """Return the number of peers of these workers, and the peers' median level in the same period."""
+        found, values = self.deviations[signal], self.signals[signal]
+        peers = np.isin(self.groups.of, self.groups.of[rows]) & self.judged & ~rows
+        levels = [
+            middle(median(values[peers & (self.groups.of == self.groups.of[row]), first:stop]))
+            for row, first, stop in zip(
+                np.flatnonzero(rows), found.first[rows], found.stop[rows], strict=True
+            )
+        ]
+        return int(peers.sum()), middle(np.array(levels))
 
     def has_data(self, signal: Signal, rows: NDArray[np.bool_]) -> bool:
         """Return whether the deviation in a signal is known for each of these workers."""

@@ -148,7 +148,7 @@ def infer_groups(series: Series, active: NDArray[np.bool_]) -> Groups:
             by.append("memory, in the order of ranks")
     names = tuple(f"role {group}" for group in range(int(of.max()) + 1)) if n else ()
     if len(names) == 1:
-        return Groups(of=of, names=("all",), source="all workers are alike")
+        return Groups(of=of, names=("all",), source="no groups with different roles were found")
     return Groups(
         of=of, names=names, source=BY_WORK if by == ["work"] else f"inferred from {' and '.join(by)}"
     )

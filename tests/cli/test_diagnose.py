@@ -46,7 +46,7 @@ def test_a_slow_gpu_is_named_with_its_node_and_time(slurm_gpu: CommandLine):
     assert "Job 17: slow or failing (clock), confidence" in slurm_gpu.out
     assert "  who       n2 GPU 1\n" in slurm_gpu.out
     assert "  since     2026-11-21 19:4" in slurm_gpu.out
-    assert "SM clock 76%, peers 95%" in slurm_gpu.out
+    assert "n2 GPU 1: SM clock 76%, its 15 peers 95%\n" in slurm_gpu.out
     assert "sbatch --exclude" in slurm_gpu.out
 
 
@@ -162,7 +162,7 @@ def test_throttled_time_is_read_from_the_records(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(devices=devices, device_facts=run.device_facts)]
     assert slurm_gpu("diagnose", "17") == 1
     assert "(throttled)" in slurm_gpu.out
-    assert "throttled by heat or power supply 50%, peers 0.0%" in slurm_gpu.out
+    assert "throttled by heat or power supply 50%, its 15 peers 0.0%" in slurm_gpu.out
 
 
 def test_shared_gpus_are_not_judged(slurm_gpu: CommandLine):
@@ -260,7 +260,7 @@ def test_stages_come_from_the_arguments_of_the_program(slurm_gpu: CommandLine):
     other = make_host(app="Megatron-LM", app_params={"pipeline_parallel": "3"})
     slurm_gpu.database.runs = [structs.replace(run, app="Megatron-LM", hosts=(other,))]
     assert slurm_gpu("diagnose", "17", "--json") == 0
-    assert json.loads(slurm_gpu.out)["verdict"]["groups_by"] == "all workers are alike"
+    assert json.loads(slurm_gpu.out)["verdict"]["groups_by"] == "no groups with different roles were found"
 
 
 def add_job_on_two_models(slurm_gpu: CommandLine):

@@ -151,7 +151,7 @@ class TestEvidence:
         verdict = diagnose(training.series())
         assert culprits(verdict) == [5]
         assert verdict.evidence[0].expected == pytest.approx(0.95, abs=0.005)
-        assert ", peers 95%" in verdict.evidence[0].text
+        assert " peers 95%" in verdict.evidence[0].text
 
     def test_a_little_over_infiniband_is_no_share(self):
         training = Training(n=32)
@@ -166,4 +166,4 @@ class TestEvidence:
         ]
         verdict = diagnose(training.series(hosts=hosts))
         assert verdict.nodes == ("n3",)
-        assert "InfiniBand 0.0 MB/s, peers" in verdict.evidence[0].text
+        assert "InfiniBand 0.0 MB/s, their 24 peers 2000 MB/s" in verdict.evidence[0].text

@@ -13,8 +13,9 @@ from slurm_gpu.reports.diagnosed.words import TITLES
 from slurm_gpu.reports.page.markup import append, element, section
 
 _LEAST_PAIRS = 12
-# No correlation is calculated for metrics that vary by less than rounding errors.
-_STEADY = 1e-4
+# Minimum standard deviation of a metric, as a fraction of its maximum. Smaller variations are noise of the
+# measurement.
+_LEAST_VARIATION = 0.02
 
 
 def correlations(view: CaseView) -> Matrix:
@@ -22,11 +23,15 @@ def correlations(view: CaseView) -> Matrix:
     metrics = list(view.values)
     over_time = [median(view.values[metric].T) for metric in metrics]
     between = [_apart(view, view.values[metric]) for metric in metrics]
+    least_variations = [
+        _LEAST_VARIATION * float(np.nanmax(view.values[metric], initial=0.0)) for metric in metrics
+    ]
     found = np.full((len(metrics), len(metrics)), np.nan)
     for row in range(len(metrics)):
         for column in range(row):
-            found[row, column] = _pearson(over_time[row], over_time[column])
-            found[column, row] = _pearson(between[row].ravel(), between[column].ravel())
+            least = (least_variations[row], least_variations[column])
+            found[row, column] = _pearson(over_time[row], over_time[column], least)
+            found[column, row] = _pearson(between[row].ravel(), between[column].ravel(), least)
     return found
 
 
@@ -78,11 +83,12 @@ def _apart(view: CaseView, rows: Matrix) -> Matrix:
     return apart
 
 
-def _pearson(one: Matrix, other: Matrix) -> float:
+def _pearson(one: Matrix, other: Matrix, least: tuple[float, float]) -> float:
+    """Return the correlation; NaN if a series is short or has at most the standard deviation in `least`."""
     both = np.isfinite(one) & np.isfinite(other)
     if both.sum() < _LEAST_PAIRS:
         return float("nan")
     a, b = one[both], other[both]
-    if min(a.std() / max(1e-12, abs(a).max()), b.std() / max(1e-12, abs(b).max())) < _STEADY:
+    if a.std() <= least[0] or b.std() <= least[1]:
         return float("nan")
     return float(np.corrcoef(a, b)[0, 1])

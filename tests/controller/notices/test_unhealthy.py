@@ -30,7 +30,7 @@ def verdict(job_id: int = 17, **given: Any) -> JobVerdict:
         "last_s": NOON_S + 660,
         "verdict": {
             "coverage": 0.97,
-            "evidence": [{"text": "n2 GPU 1: SM clock 76%, peers 95%"}],
+            "evidence": [{"text": "n2 GPU 1: SM clock 76%, its 7 peers 95%", "workers": ["n2 GPU 1"]}],
             "next_step": "Exclude the node (sbatch --exclude).",
         },
     }
@@ -52,7 +52,7 @@ def test_a_lasting_diagnosis_is_sent_once(world: World) -> None:
     assert world.reported() == [(40, "unhealthy")], "half an hour after the diagnosis, not after its start"
     body = world.sent[0][1].text.body
     words = " ".join(body.split())
-    assert "slow or failing (clock), 91% confidence: n2 GPU-17-1; n2 GPU 1: SM clock 76%, peers 95%" in words
+    assert "slow or failing (clock), 91% confidence: n2 GPU 1: SM clock 76%, its 7 peers 95%" in words
     assert "\n      Exclude the node (sbatch --exclude).\n" in body
     assert "slurm-gpu diagnose 17" in body
     assert world.commands == []

@@ -108,7 +108,7 @@ def test_the_verdict_evidence_and_next_step_are_at_the_top():
     for part in (
         "slow or failing",
         "n2 GPU 5",
-        "SM clock 76%, peers 95%",
+        "n2 GPU 5: SM clock 76%, its 15 peers 95%",
         "sbatch --exclude",
         "confidence",
     ):
@@ -185,7 +185,9 @@ def test_any_length_has_a_page(n_bins):
 
 
 def test_a_single_gpu_has_no_peers():
-    text = Seen(diagnosis_html(page_model(Training(n=1, n_bins=200)))).text
+    training = Training(n=1, n_bins=200)
+    training.talk[:, 100:] *= 3
+    text = Seen(diagnosis_html(page_model(training))).text
     assert "The job has one GPU, so there is nothing to compare it with." in text
     assert "Correlation of metrics over time, from −1 to 1." in text
     for words in ("peers", "All GPUs", "80 % of the GPUs"):
@@ -194,7 +196,9 @@ def test_a_single_gpu_has_no_peers():
 
 def test_correlations_are_left_out_without_data():
     assert "Correlation of metrics" not in Seen(diagnosis_html(page_model(Training(n=2, n_bins=5)))).text
-    assert "Correlation of metrics" in Seen(diagnosis_html(page_model(Training(n=2, n_bins=200)))).text
+    training = Training(n=2, n_bins=200)
+    training.talk[:, 100:] *= 3
+    assert "Correlation of metrics" in Seen(diagnosis_html(page_model(training))).text
 
 
 def test_a_job_without_data_has_only_a_verdict():
@@ -226,6 +230,20 @@ def test_correlations_over_time_and_between_gpus():
     assert found[tensor, busy] > 0.9
     assert found[busy, tensor] > 0.5
     assert found[power, tensor] > 0.9
+
+
+def test_steady_metrics_have_no_correlation():
+    training = Training(n_bins=200)
+    training.work[5, :] *= 1.3
+    page = page_model(training)
+    view = view_of(page.case, page.verdict)
+    clock = list(view.values).index(Metric.SM_CLOCK)
+    # Small common variations, such as those of the sensors' temperature, would otherwise correlate fully.
+    common = 0.9 + 0.005 * np.sin(np.arange(view.n_columns) / 5)
+    steady = {metric: np.tile(common, (view.n_rows, 1)) for metric in (Metric.SM_CLOCK, Metric.DRAM)}
+    found = correlations(replace(view, values={**view.values, **steady}))
+    assert np.isnan(found[clock]).all()
+    assert np.isnan(found[:, clock]).all()
 
 
 def test_a_picture_is_a_png_of_one_pixel_for_each_value():
