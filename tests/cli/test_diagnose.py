@@ -9,6 +9,7 @@ import pytest
 from msgspec import structs
 
 from slurm_gpu.wire import Host
+from slurm_gpu.wire.answers.runs import DeviceTimeline
 from tests.cli.conftest import START_S, CommandLine, make_record, make_run
 from tests.cli.diagnosed import BEGINS_S, add_job, add_running_job
 from tests.diagnose.test_steps import a_table, a_training
@@ -163,6 +164,30 @@ def test_throttled_time_is_read_from_the_records(slurm_gpu: CommandLine):
     assert slurm_gpu("diagnose", "17") == 1
     assert "(throttled)" in slurm_gpu.out
     assert "throttled by heat or power supply 50%, its 15 peers 0.0%" in slurm_gpu.out
+
+
+@pytest.mark.parametrize("silent", ["n1", "n2"])
+def test_the_silence_of_a_node_is_no_change(slurm_gpu: CommandLine, silent: str):
+    """Records of a running job arrive every few minutes, so one node's data may end five minutes earlier."""
+    add_job(slurm_gpu, a_slow_gpu(), final=False)
+    slurm_gpu.database.runs = [structs.replace(run, end_s=None) for run in slurm_gpu.database.runs]
+    slurm_gpu("diagnose", "17", "--json")
+    whole = json.loads(slurm_gpu.out)["verdict"]
+    (course,) = slurm_gpu.database.run_timelines
+    devices = [_until(item, -19) if item.node == silent else item for item in course.devices or ()]
+    slurm_gpu.database.run_timelines = [replace(course, devices=devices)]
+    assert slurm_gpu("diagnose", "17", "--json") == 1
+    cut = json.loads(slurm_gpu.out)["verdict"]
+    for key in ("cause", "kind", "culprits", "since_s", "until_s", "coverage"):
+        assert cut[key] == whole[key], key
+    assert cut["until_s"] is None
+
+
+def _until(item: DeviceTimeline, end: int) -> DeviceTimeline:
+    """Return the timeline without its last bins."""
+    assert item.timeline is not None
+    series = {name: levels[:end] for name, levels in item.timeline.series.items()}
+    return replace(item, timeline=replace(item.timeline, series=series))
 
 
 def test_shared_gpus_are_not_judged(slurm_gpu: CommandLine):

@@ -30,6 +30,8 @@ _HOST_INTERVAL_S = 10
 _ANSWERS_WITHIN_S = 45.0
 # The last records from all nodes of a run are at most this far apart.
 _ENDS_WITHIN_S = 60.0
+# The newest records from all nodes of a running job are at most this far apart: two intervals of records.
+_RECORDS_WITHIN_S = 720.0
 _LOST_NODES = ("NODE_FAIL", "REQUEUED")
 # A node's CPU use up to this limit is attributed to the job. The limit is a multiple of the job's mean use of
 # its own CPUs, plus a share for the system.
@@ -133,7 +135,8 @@ def series_of_timelines(run: Run, timelines: Sequence[DeviceTimeline]) -> Series
             values = {**one.values, Metric.THROTTLE: even}
             one = replace(one, values=values)
         series.append(one)
-    return _aligned(run, workers, series)
+    within_s = _RECORDS_WITHIN_S if run.end_s is None else 0.0
+    return _aligned(run, workers, _cut_to_common_end(series, within_s))
 
 
 def series_of_windows(
@@ -155,7 +158,10 @@ def series_of_windows(
     whole = seen <= {item.node for item in hosts}
     host_rows = [host_series(item) for item in hosts if whole and item.node in seen]
     series = _aligned(
-        run, workers, _cut_to_common_end(worker_series_of_windows(found, run.device_facts)), host_rows
+        run,
+        workers,
+        _cut_to_common_end(worker_series_of_windows(found, run.device_facts), _ANSWERS_WITHIN_S),
+        host_rows,
     )
     cpu = series.get(Metric.CPU)
     if cpu is None or not middle(cpu.ravel()) > _OWN_CPU_TIMES * _own_cpu(run) + _SYSTEM_CPU:
@@ -174,17 +180,22 @@ def _own_cpu(run: Run) -> float:
     return sum(host.cpu_s or 0.0 for host in measured) / watched_s / cpus
 
 
-def _cut_to_common_end(series: Sequence[WorkerSeries]) -> Sequence[WorkerSeries]:
-    """Cut all series at the end of the earliest window, since nodes send windows at different times.
+def _cut_to_common_end(series: Sequence[WorkerSeries], within_s: float) -> Sequence[WorkerSeries]:
+    """Cut all series where the first node's data ends, since nodes send data at different times.
 
     In a job that lasts one minute, values of some nodes would otherwise be missing for a third of the time.
+    If the ends differ by more than `within_s` or half of the time, cut nothing: missing values of a node may
+    be evidence.
     """
     ends: dict[str, float] = {}
     for one in series:
         ends[one.worker.node] = max(one.end_s, ends.get(one.worker.node, one.end_s))
     end_s = min(ends.values(), default=0.0)
-    if not ends or max(ends.values()) - end_s > _ANSWERS_WITHIN_S:
-        return series  # missing values of a node may be evidence of a fault
+    if not ends:
+        return series
+    last_s, start_s = max(ends.values()), min(one.start_s for one in series)
+    if last_s - end_s > min(within_s, 0.5 * (last_s - start_s)):
+        return series
     cut = []
     for one in series:
         n_bins = max(0, math.floor((end_s - one.start_s) / one.width_s + 1e-6))

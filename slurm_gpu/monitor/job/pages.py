@@ -17,6 +17,7 @@ from slurm_gpu.monitor.cluster.visible import visible, visible_timeline
 from slurm_gpu.monitor.http.rate_limiter import RequestSlots
 from slurm_gpu.monitor.http.response import CSV, JSON, CachedResponse, Header
 from slurm_gpu.monitor.job.csv_file import runs_csv, timelines_csv, windows_csv
+from slurm_gpu.monitor.job.newest import with_newest
 from slurm_gpu.monitor.job.percentiles import by_device, of_records
 from slurm_gpu.monitor.viewer import ViewerOf, Visibility
 from slurm_gpu.wire.answers.cluster import ClusterJob
@@ -94,13 +95,13 @@ def runs_body(source: DatabaseClient, job: str, visibility: Visibility, file_for
 
 
 def timelines_body(source: DatabaseClient, job: str, visibility: Visibility, file_format: str) -> bytes:
-    """Return the timelines of each run's devices."""
+    """Return the timelines of each run's devices. In JSON, they include the newest values of running jobs."""
     runs = _runs(source, job)
     full = {(run.job_id, run.submit_s) for run in runs if visibility.may_see(run.user, run.uid)}
     found = [visible_timeline(item, (item.job_id, item.submit_s) in full) for item in source.timelines(job)]
     if file_format == "csv":
         return timelines_csv(found).encode()
-    return dump({"runs": to_json(found)})
+    return dump({"runs": to_json(with_newest(source, job, runs, found))})
 
 
 def windows_body(source: DatabaseClient, job: str, visibility: Visibility, file_format: str) -> bytes:
