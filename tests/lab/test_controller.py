@@ -104,7 +104,8 @@ def test_it_counts_what_slurm_counts(lab: Lab) -> None:
         snapshot.usage.of("bob", "undergrads"),
         snapshot.usage.of(None, "everyone"),
     )
-    assert (alice.running.jobs, alice.running.mgpu, alice.running.by_type) == (2, 2500, {"a100": 2000})
+    # The shards are half of a GPU on a node that has only this type.
+    assert (alice.running.jobs, alice.running.mgpu, alice.running.by_type) == (2, 2500, {"a100": 2500})
     assert (alice.pending.jobs, alice.pending.mgpu) == (14, 10_000 + 3000 + 4000 + 3000)
     assert (bob.running.jobs, bob.running.mgpu, bob.running.nodes) == (1, 2000, 2)
     assert (both.running.mgpu, both.pending.mgpu) == (4500, 20_000)
