@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
+import msgspec
+
 from slurm_gpu.text.hostlist import compress
 from slurm_gpu.wire import DeviceFacts, Live, LiveDevice, Mean, Record, Timeline
 from slurm_gpu.wire.answers.cluster import ClusterAllocation, ClusterJob, ClusterNode, ClusterState
@@ -19,7 +21,14 @@ from slurm_gpu.wire.answers.node_minutes import NodeMinutes
 from slurm_gpu.wire.answers.quota import Quota
 from slurm_gpu.wire.answers.reservation import Reservation
 from slurm_gpu.wire.answers.running import Running, RunningUse
-from slurm_gpu.wire.answers.runs import DeviceTimeline, NodeReport, NodeWindow, Run, RunTimeline
+from slurm_gpu.wire.answers.runs import (
+    DeviceTimeline,
+    NodeReport,
+    NodeWindow,
+    Run,
+    RunPage,
+    RunTimeline,
+)
 from slurm_gpu.wire.answers.verdicts import Verdicts
 
 GPUS_PER_NODE = 8
@@ -33,6 +42,16 @@ _USERS = tuple(f"user{number}" for number in range(1, 61))
 _ACCOUNTS = ("vision", "language", "speech", "robots")
 # Numbers of GPUs of a job; a number listed more often is more frequent.
 _SIZES = (1, 1, 1, 2, 4, 8, 8, 16, 32, 64)
+_SORT_FIELDS = {
+    "submit": "submit_s",
+    "start": "start_s",
+    "end": "end_s",
+    "nGPU": "n_gpus",
+    "WAIT_h": "wait_h",
+    "RUN_h": "run_h",
+    "uGPUcore": "ugpucore",
+    "energy_j": "energy_j",
+}
 # The fraction of GPUs that are allocated.
 _BUSY = 0.9
 # The fraction of running jobs that end in one step, and are replaced.
@@ -174,6 +193,61 @@ class SyntheticCluster:
         ]
         return (run_of(found, self.now_s, records),)
 
+    def runs(
+        self,
+        *,
+        user: str | None = None,
+        accounts: Sequence[str] = (),
+        app: str | None = None,
+        ended: bool = False,
+        since_s: int | None = None,
+        sort: str | None = None,
+        ascending: bool = False,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> RunPage:
+        """Return a page of ended runs; running ones are not included."""
+        found = [
+            run
+            for run in self._ended()
+            if (user is None or run.user == user)
+            and (not accounts or run.account in accounts)
+            and (app is None or run.app == app)
+            and (run.end_s or 0) >= (since_s or 0)
+        ]
+        key = _SORT_FIELDS[sort or "submit"]
+        known = [run for run in found if getattr(run, key) is not None]
+        found = [run for run in found if getattr(run, key) is None]
+        found = sorted(known, key=lambda run: getattr(run, key), reverse=not ascending) + found
+        first = int(cursor or 0)
+        more = str(first + limit) if len(found) > first + limit else None
+        return RunPage(runs=found[first : first + limit], cursor=more)
+
+    def _ended(self) -> Sequence[Run]:
+        """Return the runs that ended in the last days, three for each node."""
+        dice = random.Random(7)
+        runs = []
+        for number in range(1, 3 * self._n_nodes + 1):
+            user, app = dice.choice(_USERS), dice.choice(("pytorch", "vasp", "jupyter", None))
+            ran_s, n_gpus = dice.randrange(60, 90_000), float(dice.choice(_SIZES))
+            end_s = int(self.now_s) - dice.randrange(14 * 86_400)
+            start_s = end_s - ran_s
+            job = _job_of(dice, number, user, "RUNNING", int(n_gpus), 1, start_s, start_s)
+            runs.append(
+                msgspec.structs.replace(
+                    run_of(job, end_s, ()),
+                    state=dice.choice(("COMPLETED", "COMPLETED", "FAILED", "TIMEOUT", "CANCELLED")),
+                    end_s=end_s,
+                    wait_h=dice.randrange(7200) / 3600,
+                    app=app,
+                    ugpucore=round(dice.random() * 100, 1) if number % 9 else None,
+                    ugpumem=42.0,
+                    energy_j=ran_s * 200 * n_gpus,
+                    devices=None,
+                )
+            )
+        return runs
+
     def timelines(self, job: str) -> Sequence[RunTimeline]:
         """Return the timeline of a job; one hour in four is idle."""
         found = self._of(job)
@@ -300,29 +374,9 @@ class SyntheticCluster:
     def _job(self, state: str, n_gpus: int, n_nodes: int, start_s: int | None) -> ClusterJob:
         job_id = self._next_id
         self._next_id += 1
+        submitted_s = int(self.now_s if start_s is None else start_s)
         user = self._random.choice(_USERS)
-        submit_s = int(self.now_s if start_s is None else start_s) - self._random.randrange(7200)
-        return ClusterJob(
-            id=str(job_id),
-            job_id=job_id,
-            full=True,
-            user=user,
-            uid=uid_of(user),
-            account=_ACCOUNTS[len(user) * int(user[4:]) % len(_ACCOUNTS)],
-            partition="gpu",
-            qos="normal",
-            state=state,
-            reason="None",
-            n_tasks=1,
-            n_nodes=n_nodes,
-            n_gpus=float(n_gpus),
-            submit_s=submit_s,
-            eligible_s=submit_s,
-            start_s=start_s,
-            end_s=None if start_s is None else start_s + 172_800,
-            time_limit_s=172_800,
-            name=self._random.choice(("train", "finetune <b>7B</b>", "eval", "sweep-17")),
-        )
+        return _job_of(self._random, job_id, user, state, n_gpus, n_nodes, start_s, submitted_s)
 
     def _node(self, node: int, holders: Sequence[ClusterAllocation]) -> ClusterNode:
         n_allocated = sum(len(holder.gpus) for holder in holders)
@@ -396,6 +450,41 @@ class SyntheticCluster:
 def uid_of(user: str) -> int:
     """Return the uid of userN."""
     return 60_000 + int(user.removeprefix("user"))
+
+
+def _job_of(
+    dice: random.Random,
+    job_id: int,
+    user: str,
+    state: str,
+    n_gpus: int,
+    n_nodes: int,
+    start_s: int | None,
+    until_s: int,
+) -> ClusterJob:
+    """Return a job that was submitted within two hours before `until_s`."""
+    submit_s = until_s - dice.randrange(7200)
+    return ClusterJob(
+        id=str(job_id),
+        job_id=job_id,
+        full=True,
+        user=user,
+        uid=uid_of(user),
+        account=_ACCOUNTS[len(user) * int(user[4:]) % len(_ACCOUNTS)],
+        partition="gpu",
+        qos="normal",
+        state=state,
+        reason="None",
+        n_tasks=1,
+        n_nodes=n_nodes,
+        n_gpus=float(n_gpus),
+        submit_s=submit_s,
+        eligible_s=submit_s,
+        start_s=start_s,
+        end_s=None if start_s is None else start_s + 172_800,
+        time_limit_s=172_800,
+        name=dice.choice(("train", "finetune <b>7B</b>", "eval", "sweep-17")),
+    )
 
 
 def run_of(job: ClusterJob, now_s: float, devices: Sequence[Record]) -> Run:

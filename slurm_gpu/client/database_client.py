@@ -164,6 +164,7 @@ class DatabaseClient:
         min_gpus: float | None = None,
         since_s: int | None = None,
         until_s: int | None = None,
+        ended: bool = False,
         sort: str | None = None,
         ascending: bool = False,
         limit: int | None = None,
@@ -188,6 +189,7 @@ class DatabaseClient:
             "order": "asc" if ascending else None,
             "since": since_s,
             "until": until_s,
+            "ended": "true" if ended else None,
             "limit": limit,
             "cursor": cursor,
         }

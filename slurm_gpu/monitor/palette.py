@@ -18,6 +18,9 @@ SEQUENTIAL: Mapping[str, Sequence[str]] = {
     "light": ("#ebe0b4", "#a6cbab", "#53a2a9", "#2a6a94", "#1f2c62"),
     "dark": ("#33427f", "#2d7397", "#3aa396", "#98cf86", "#fbf2a8"),
 }
+# Where the scale begins for users who see no values of others. Their own squares then differ in lightness by
+# 15 L* or more from the squares of others and from free squares, whatever their value is.
+OWN_FROM = 0.55
 # Indices of series colours of reports, excluding grey and red; red is the colour of rings.
 _KINDS = (0, 1, 2, 4, 5, 6, 7, 8)
 _SHARED = ("page", "surface", "ink", "muted", "grid", "accent")
@@ -26,6 +29,8 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "plate": "#8391a0",
         "edge": "#4d5b68",
         "hollow": "#8794a1",
+        "others": "#b4bec8",
+        "vacant": "#d3f0de",
         "hatch": "#84919e",
         "line": "#84919e",
         "ring": "#d0311b",
@@ -38,6 +43,8 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "plate": "#66747f",
         "edge": "#a9b6c2",
         "hollow": "#65727e",
+        "others": "#5d6872",
+        "vacant": "#1c4433",
         "hatch": "#6b7884",
         "line": "#6b7884",
         "ring": "#ff7a5c",
@@ -71,7 +78,13 @@ def style_rules() -> str:
 
 def script_module() -> str:
     """Return the module palette.js, which the page's other modules import."""
-    values = {"SEQUENTIAL": SEQUENTIAL, "KINDS": KINDS, "STATES": STATES, "LETTERS": LETTERS}
+    values = {
+        "SEQUENTIAL": SEQUENTIAL,
+        "OWN_FROM": OWN_FROM,
+        "KINDS": KINDS,
+        "STATES": STATES,
+        "LETTERS": LETTERS,
+    }
     return "".join(f"export const {name} = {json.dumps(value)};\n" for name, value in values.items())
 
 

@@ -15,9 +15,11 @@ from slurm_gpu.monitor.cluster.board import Board
 from slurm_gpu.monitor.events import Events
 from slurm_gpu.monitor.http.rate_limiter import RequestSlots
 from slurm_gpu.monitor.http.response import CSV, JSON, OCTETS, SVG
+from slurm_gpu.monitor.job import ended
 from slurm_gpu.monitor.job import pages as jobpages
 from slurm_gpu.monitor.job.diagnosis import DiagnosisSettings
 from slurm_gpu.monitor.job.drawing import DrawingProcess
+from slurm_gpu.monitor.job.ended import EndedRuns
 from slurm_gpu.monitor.job.forecasts import Forecasts
 from slurm_gpu.monitor.job.me import Me
 from slurm_gpu.monitor.job.pages import JobPage
@@ -149,6 +151,24 @@ ROUTES = (
         "Server-sent events: `state` with {version, layout, as_of_s} at each new state; comments every 15 s.",
         lambda site: Events(site.board, site.viewer_of, site.clock.monotonic),
         ((b"text/event-stream", schemas.TEXT),),
+    ),
+    ApiRoute(
+        "/api/v1/runs",
+        "Runs that ended in the last 30 days, 50 per page: for users their own, for operators all.",
+        lambda site: EndedRuns(site.connect, site.viewer_of, site.clock, site.slots),
+        ((JSON, schemas.ENDED_RUNS),),
+        (
+            RouteParameter(
+                "find",
+                "a job, user, account or application; also user:NAME, account:NAME, app:NAME",
+                schemas.TEXT,
+            ),
+            RouteParameter(
+                "sort", "the sort key; end by default", {"type": "string", "enum": list(ended.SORTS)}
+            ),
+            RouteParameter("order", "desc by default", {"type": "string", "enum": list(ended.ORDERS)}),
+            RouteParameter("cursor", "the cursor of the previous page", schemas.TEXT),
+        ),
     ),
     _job_route(
         "/api/v1/jobs/{job}",

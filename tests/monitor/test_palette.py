@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from importlib.resources import files
 from itertools import pairwise
 
@@ -18,6 +19,29 @@ from tests.monitor.page.test_files import SCRIPTS
 from tests.monitor.small_cluster import Here
 
 _COLOUR = re.compile(r"#[0-9a-f]{6}\b")
+
+
+_Colour = tuple[float, float, float]
+Sight = Callable[[_Colour], _Colour]
+
+
+def linear_rgb(text: str) -> _Colour:
+    """Return the linear components of a colour such as "#14804a"."""
+    red, green, blue = (palette._linear(int(text[at : at + 2], 16) / 255) for at in (1, 3, 5))
+    return red, green, blue
+
+
+def deuteranopia(colour: _Colour) -> _Colour:
+    """Simulate sight without green cones (Machado, Oliveira and Fernandes 2009, severity 1)."""
+    rows = ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881))
+    red, green, blue = (sum(a * b for a, b in zip(row, colour, strict=True)) for row in rows)
+    return red, green, blue
+
+
+def lightness(colour: _Colour) -> float:
+    """Return L* (0 to 100) of CIELAB."""
+    y = sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), colour, strict=True))
+    return float(116 * y ** (1 / 3) - 16 if y > 0.008856 else 903.3 * y)
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +85,24 @@ def test_the_scale_goes_through_its_anchors_and_only_one_way_in_lightness(ground
     assert palette.sequential(2, ground) == anchors[-1]
 
 
+@pytest.mark.parametrize("ground", palette.GROUNDS)
+@pytest.mark.parametrize("sees", [tuple, deuteranopia], ids=["all colours", "deuteranopia"])
+def test_small_squares_of_the_user_and_of_others_and_free_ones_differ(ground: str, sees: Sight) -> None:
+    """Differences of 15 in CIE L* are visible in squares of a few pixels, whatever their value."""
+    inks = palette.INKS[ground]
+    others, vacant = (lightness(sees(linear_rgb(inks[name]))) for name in ("others", "vacant"))
+    shares = [palette.OWN_FROM + (1 - palette.OWN_FROM) * step / 20 for step in range(21)]
+    own = [lightness(sees(linear_rgb(palette.sequential(share, ground)))) for share in shares]
+    assert abs(others - vacant) >= 15
+    assert min(abs(each - other) for each in own for other in (others, vacant)) >= 15
+
+
 def test_the_scripts_get_what_the_picture_has():
     constants = dict(re.findall(r"export const (\w+) = (.*);", module("palette")))
-    assert {name: json.loads(value)["light"] for name, value in constants.items()} == {
+    values = {name: json.loads(value) for name, value in constants.items()}
+    assert {name: value if name == "OWN_FROM" else value["light"] for name, value in values.items()} == {
         "SEQUENTIAL": list(palette.SEQUENTIAL["light"]),
+        "OWN_FROM": palette.OWN_FROM,
         "KINDS": list(palette.KINDS["light"]),
         "STATES": list(palette.STATES["light"]),
         "LETTERS": palette.LETTERS["light"],

@@ -33,7 +33,7 @@ _INT64 = 2**63 - 1
 _MICRO = 1_000_000
 _FILTERS = (
     *("user", "account", "state", "qos", "partition", "app", "gpu_type", "server_type", "zone", "min_gpus"),
-    *("since", "until", "sort", "order", "limit", "cursor"),
+    *("since", "until", "ended", "sort", "order", "limit", "cursor"),
 )
 _COMMA_JOINED = {"partition": run.c.partition, "gpu_type": run.c.gpu_type}
 _COMMA_JOINED |= {"server_type": run.c.server_type, "zone": run.c.zone}
@@ -89,6 +89,8 @@ class RunFilter:
     min_gpus: float | None = None
     since_s: int | None = None
     until_s: int | None = None
+    ended: bool = False
+    """Whether only runs that have ended are selected."""
     sort: str = SUBMIT
     ascending: bool = False
     limit: int = DEFAULT_LIMIT
@@ -112,6 +114,7 @@ class RunFilter:
             min_gpus=_number("min_gpus", query),
             since_s=_whole("since", query, 0, _INT64),
             until_s=_whole("until", query, 0, _INT64),
+            ended=_one_of("ended", query, ("false", "true")) == "true",
             sort=sort,
             ascending=_one_of("order", query, ("desc", "asc")) == "asc",
             limit=DEFAULT_LIMIT if limit is None else limit,
@@ -220,6 +223,8 @@ def conditions(wanted: RunFilter, caller: Caller) -> list[ColumnElement[bool]]:
         found.append(or_(*(among.contains(f",{one},", autoescape=True) for one in _names(value) or [""])))
     if wanted.min_gpus is not None:
         found.append(_mgpu >= round(wanted.min_gpus * 1000))
+    if wanted.ended:
+        found.append(run.c.end_s.is_not(None))
     if wanted.since_s is not None:
         found.append(or_(run.c.end_s.is_(None), run.c.end_s >= wanted.since_s))
     return found

@@ -69,9 +69,14 @@ class JobPage:
         await answer(scope, receive, send)
 
 
+def is_job(text: str) -> bool:
+    """Return whether the text is JOBID, JOBID_TASK or JOBID+OFFSET."""
+    return _JOB.fullmatch(text) is not None
+
+
 def read_job(text: str) -> str:
     """Check that the text is JOBID, JOBID_TASK or JOBID+OFFSET; raise UsageError otherwise."""
-    if _JOB.fullmatch(text) is None:
+    if not is_job(text):
         raise UsageError(f"{text[:40]!r} is not a job; write JOBID, JOBID_TASK or JOBID+OFFSET")
     return text
 

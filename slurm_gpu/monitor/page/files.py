@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -18,9 +19,9 @@ from slurm_gpu.monitor.palette import script_module, style_rules
 from slurm_gpu.reports.diagnosed.style import page_script, page_style
 
 # Files by path. All links are relative, because slurm-gpuweb may be mounted at any path of a reverse proxy.
-PAGES: Mapping[str, str] = {"/": "index.html", "/job": "job.html"}
+PAGES: Mapping[str, str] = {"/": "index.html", "/jobs": "jobs.html", "/job": "job.html"}
 # The first module of each page. This module and its imports are bundled into one script.
-FIRST = {"index.html": "start", "job.html": "job"}
+FIRST = {"index.html": "start", "jobs.html": "jobs", "job.html": "job"}
 _STYLE, _PALETTE = "monitor.css", "palette"
 STYLE_AND_ICON = (_STYLE, "icon.svg")
 # The Content-Security-Policy of pages allows only scripts and styles that are files of this server.
@@ -73,7 +74,7 @@ def page_files() -> Mapping[str, PageFile]:
         f"/page/{version}/{name}": _file(name, body, {"Cache-Control": _KEPT}) for name, body in parts.items()
     }
     for path, name in PAGES.items():
-        text = _read(name).decode().replace("VERSION", version)
+        text = _assembled(name).replace("VERSION", version)
         more = {"Cache-Control": "no-cache", "Content-Security-Policy": POLICY}
         found[path] = _file(name, text.encode(), more)
     return found
@@ -90,6 +91,16 @@ def module(name: str) -> str:
     if name == _PALETTE:
         return script_module()
     return files(__package__).joinpath("script", f"{name}.js").read_text("utf-8")
+
+
+def _assembled(name: str) -> str:
+    """Return a page with its parts, which are marked by lines such as "PART tabs"."""
+
+    def part(line: re.Match[str]) -> str:
+        text = _read(f"parts/{line[1]}.html").decode()
+        return text.replace(f'data-page="{name}"', 'aria-current="page"')
+
+    return re.sub(r"^ *PART (\w+)\n", part, _read(name).decode(), flags=re.MULTILINE)
 
 
 def _read(name: str) -> bytes:

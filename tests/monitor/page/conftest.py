@@ -47,7 +47,8 @@ class Tab(browsing.Tab):
 
     def unmark(self) -> "Tab":
         """Reset the filters and the selection of the page; return the tab."""
-        self.page.fill("#under", "10")
+        self.page.select_option("#side", "under")
+        self.page.fill("#limit", "10")
         self.page.fill("#find", "")
         self.ask("start.squares.whole(); start.squares.setFocus(-1); start.squares.draw();")
         return self

@@ -55,6 +55,8 @@ class World:
     timelines: dict[str, Any] = field(default_factory=dict)
     queued: dict[str, Any] = field(default_factory=dict)
     """The jobs in Slurm's queue, by ID."""
+    ended: dict[str, Any] = field(default_factory=dict)
+    """The pages of ended runs, by cursor; "" for the first."""
     as_of_s: float = NOW_S
     timezone: str = "UTC"
     complete_from_s: float = 0.0

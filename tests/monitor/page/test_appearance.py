@@ -2,11 +2,14 @@
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from tests.monitor.page.conftest import Tab
+from tests.monitor.page.example_clusters import FREE, GAP, make_world
 from tests.monitor.page.test_squares import small
+from tests.monitor.test_palette import deuteranopia, lightness, linear_rgb
 
 
 def test_on_paper_squares_are_dark_on_light_and_nothing_to_click_is_left(opened: Callable[..., Tab]):
@@ -31,6 +34,33 @@ def test_the_scale_is_distinguished_without_red_and_green(opened: Callable[..., 
         steps = [after - before for before, after in itertools.pairwise(light)]
         assert all(step < -0.02 for step in steps) or all(step > 0.02 for step in steps)
         assert abs(light[0] - below) > 0.08
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_small_squares_of_the_user_of_others_and_free_ones_differ(opened: Callable[..., Tab], scheme: str):
+    """Test squares of 2 pixels for a user who may not see the values of others."""
+    world = make_world()
+    world.me["operator"] = False
+    mine, other = list(world.jobs.values())[:2]
+    for job in world.jobs.values():
+        job["full"] = job is mine
+    own = listed(mine)
+    world.frames["util"] = bytearray([GAP]) * world.n
+    tab = opened(world, color_scheme=scheme, viewport={"width": 700, "height": 400}).ready()
+    free = world.frames["state"].index(FREE)
+    for util in (0, 40, 100):
+        for square in own:
+            world.frames["util"][square] = util
+        tab.drawn_after(tab.served.change)
+        colours = [tab.pixels(square)[0] for square in (free, listed(other)[0], own[0])]
+        assert len(tab.pixels(free)) <= 9, "the squares are not small"
+        for sees in (tuple, deuteranopia):
+            shades = [lightness(sees(linear_rgb("#" + bytes(one).hex()))) for one in colours]
+            assert min(abs(a - b) for a, b in itertools.combinations(shades, 2)) >= 15, (util, shades)
+
+
+def listed(job: dict[str, Any]) -> list[int]:
+    return [square for first, last in job["squares"] for square in range(first, last + 1)]
 
 
 _CONTRAST = """(names) => {

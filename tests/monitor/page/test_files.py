@@ -10,7 +10,7 @@ from slurm_gpu.monitor.page.bundle import BundleError, bundled, in_order
 from slurm_gpu.monitor.page.files import DRAWN, FIRST, POLICY, module, page_files
 
 SCRIPTS = sorted({name for first in FIRST.values() for name in in_order(first, module)})
-_HTML = ("/", "/job")
+_HTML = ("/", "/jobs", "/job")
 _MAKES_MARKUP_OR_CODE = (
     "innerHTML",
     "outerHTML",

@@ -523,9 +523,9 @@ def test_the_time_until_gpus_become_free_is_a_metric(opened: Callable[..., Tab])
     tab.drawn_after(lambda: tab.page.select_option("#metric", "frees"))
     octets = tab.ask("return [start.squares.octets[0], start.squares.octets[104 - 100]];")
     assert octets == [0, GAP], "free is free now; without a time limit it is unknown"
-    assert tab.ask("return start.squares.numbers(105 - 100);") == "0.2", (
-        "hours, of which 10 minutes are not 0"
-    )
+    assert [tab.ask(f"return start.squares.numbers({square});") for square in (5, 12)] == ["10m", "3h"]
+    legend = tab.page.inner_text("#legend").replace("\u00a0", " ").split("\n")
+    assert legend[:4] == ["0 s", "1 h", "1 d", "30 d or more"]
     assert tab.page.evaluate("location.search") == "?metric=frees"
 
 
@@ -543,13 +543,13 @@ def test_the_legend_explains_the_squares(opened: Callable[..., Tab]):
     for words in ("0 %", "100 %", "free", "not measured", "out of service", "of one job"):
         assert words in legend()
     assert legend().endswith(f"allocated, under 10 %: {below(10)}")
-    tab.drawn_after(lambda: tab.page.fill("#under", "60"))
+    tab.drawn_after(lambda: tab.page.fill("#limit", "60"))
     assert legend().endswith(f"allocated, under 60 %: {below(60)}")
     assert below(10) < below(60)
     tab.drawn_after(lambda: tab.page.select_option("#metric", "state"))
     assert "allocated allocated in shards free" in legend()
     tab.drawn_after(lambda: tab.page.select_option("#metric", "jobs"))
-    assert legend() == "one job, one colour free without a job out of service"
+    assert legend() == "jobs next to each other free without a job out of service"
 
 
 def test_an_empty_cluster_has_a_message(opened: Callable[..., Tab]):

@@ -153,19 +153,33 @@ def _ringed(tab: Tab) -> set[int]:
 def test_only_allocated_squares_under_the_threshold_have_a_ring(tab: Tab):
     """Test that no threshold selects a gap or a GPU without a job."""
     assert _ringed(tab) == {_HELD_ZERO, _BELOW}
-    tab.drawn_after(lambda: tab.page.fill("#under", "60"))
+    tab.drawn_after(lambda: tab.page.fill("#limit", "60"))
     assert _ringed(tab) == {_HELD_ZERO, _BELOW, _AT, 12, 13}
-    tab.drawn_after(lambda: tab.page.fill("#under", ""))
+    tab.drawn_after(lambda: tab.page.fill("#limit", ""))
     assert _ringed(tab) == set()
 
 
+def test_squares_over_a_threshold_can_have_the_ring_instead(tab: Tab, opened: Callable[..., Tab]):
+    tab.drawn_after(lambda: tab.page.fill("#limit", "60"))
+    under = _ringed(tab)
+    tab.drawn_after(lambda: tab.page.select_option("#side", "over"))
+    over = _ringed(tab)
+    assert over
+    assert not over & under
+    assert tab.page.evaluate("location.search") == "?over=60"
+    assert "allocated, over 60\u00a0%:" in tab.page.inner_text("#legend")
+    again = opened(small(), "?over=60").ready()
+    assert _ringed(again) == over
+    assert again.page.input_value("#side") == "over"
+
+
 def test_threshold_metric_and_search_are_in_the_url(tab: Tab, opened: Callable[..., Tab]):
-    tab.drawn_after(lambda: tab.page.fill("#under", "60"))
+    tab.drawn_after(lambda: tab.page.fill("#limit", "60"))
     tab.drawn_after(lambda: tab.page.fill("#find", "200"))
     query = tab.page.evaluate("location.search")
     assert query == "?under=60&find=200"
     again = opened(small(), query).ready()
-    assert again.page.input_value("#under") == "60"
+    assert again.page.input_value("#limit") == "60"
     assert _ringed(again) == _ringed(tab)
     assert again.page.inner_text("#found") == "2 GPUs: 1 job"
 

@@ -1,18 +1,17 @@
-// Store the viewer's choices in the page's address. A link then opens the same metric, threshold, view and search.
+// Store the viewer's choices in the page's address. A link then opens the page with the same choices.
 
-const NAMES = ["metric", "under", "view", "find"];
-
-export function read() {
+// Return the choices with these names; null for each that is not in the address.
+export function read(names) {
   const given = new URLSearchParams(location.search);
-  return Object.fromEntries(NAMES.map((name) => [name, given.get(name)]));
+  return Object.fromEntries(names.map((name) => [name, given.get(name)]));
 }
 
-// Write the choices that differ from their defaults; null removes a choice from the address.
+// Write choices that differ from their defaults; null removes a choice from the address.
 export function write(chosen) {
   const given = new URLSearchParams(location.search);
-  for (const name of NAMES) {
-    if (chosen[name] === null || chosen[name] === undefined || chosen[name] === "") given.delete(name);
-    else given.set(name, chosen[name]);
+  for (const [name, value] of Object.entries(chosen)) {
+    if (value === null || value === undefined || value === "") given.delete(name);
+    else given.set(name, value);
   }
   const query = given.toString();
   history.replaceState(null, "", query ? `?${query}` : location.pathname);

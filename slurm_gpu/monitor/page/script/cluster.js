@@ -2,18 +2,17 @@
 
 import { flatten } from "./layout.js";
 import { FREE, GAP, OUT_OF_SERVICE } from "./paint.js";
+import { octetOf, valueOf } from "./metric.js";
 import { N_KINDS } from "./scale.js";
 
 export const ALLOCATED = 1;
 export const SHARED = 2;
 export const UNWATCHED = 4;
-// The metric "frees in" covers a day in tenths of an hour.
-const HOURS = 24, HOUR_STEPS = 10;
 
 // Metrics that the page derives from jobs and states.
 export const OWN_METRICS = [
   { name: "state", title: "Free or allocated", unit: "", top: 3, step: 1, own: true, kinds: true },
-  { name: "frees", title: "Frees in", unit: "h", top: HOURS, step: 1 / HOUR_STEPS, own: true },
+  { name: "frees", title: "Frees in", unit: "h", top: 30 * 24, curve: 0.25, own: true },
   { name: "jobs", title: "Jobs (by colour)", unit: "", top: N_KINDS, step: 1, own: true, kinds: true },
 ];
 
@@ -22,6 +21,7 @@ export class Cluster {
     this.flat = { id: null, cluster: "", zones: [], nodes: [], n: 0 };
     this.metrics = [];
     this.jobs = new Map(); // by raw ID
+    this.kinds = new Map(); // colour numbers by raw job ID
     this.version = null; // the version of this.jobs
     this.asOf_s = null;
     this.clear();
@@ -93,23 +93,65 @@ export class Cluster {
     return [...this.jobs.values()].filter((job) => job.state === "PENDING");
   }
 
+  // Choose a colour number for each job, which it keeps: the one that is rarest in its nodes and the nodes next to them.
+  chooseKinds() {
+    for (const id of this.kinds.keys()) if (!this.jobs.has(id)) this.kinds.delete(id);
+    for (const job of this.jobs.values()) {
+      const squares = this.kinds.has(job.job_id) ? [] : this.squaresOf(job);
+      if (!squares.length) continue;
+      const uses = new Array(N_KINDS).fill(0), seen = new Set([job.job_id]);
+      for (const node of new Set(squares.map((square) => this.nodeOf[square]))) {
+        for (const near of this.flat.nodes.slice(Math.max(0, node - 1), node + 2)) {
+          for (let square = near.first; square < near.first + near.n; square++) {
+            const kind = this.kinds.get(this.job[square]);
+            if (kind !== undefined && !seen.has(this.job[square])) uses[kind]++;
+            seen.add(this.job[square]);
+          }
+        }
+      }
+      const start = job.job_id % N_KINDS; // so that jobs without neighbours differ, too
+      const order = uses.map((_, place) => (start + place) % N_KINDS);
+      this.kinds.set(job.job_id, order.reduce((rarest, kind) => (uses[kind] < uses[rarest] ? kind : rarest)));
+    }
+  }
+
   // Return the octets of a metric that the page derives.
-  own(name, now_s) {
+  own(metric, now_s) {
+    const { name } = metric;
+    if (name === "jobs") this.chooseKinds();
     const octets = new Uint8Array(this.flat.n).fill(GAP);
     for (let square = 0; square < octets.length; square++) {
       const here = this.jobsAt(square);
       if (name === "state") {
         if (this.state[square] === ALLOCATED || this.state[square] === SHARED) octets[square] = this.state[square];
       } else if (name === "jobs") {
-        if (here.length) octets[square] = 1 + kindOf(here[0].job_id);
-      } else if (this.state[square] === FREE) {
-        octets[square] = 0;
-      } else if (here.length && here.every((job) => job.end_s !== null && job.end_s !== undefined)) {
-        const hours = (Math.max(...here.map((job) => job.end_s)) - now_s) / 3600;
-        octets[square] = Math.min(HOURS * HOUR_STEPS, Math.max(0, Math.ceil(hours * HOUR_STEPS)));
+        if (here.length) octets[square] = 1 + this.kinds.get(here[0].job_id);
+      } else {
+        const hours = this.freesIn(square, now_s);
+        if (hours !== null) octets[square] = octetOf(hours, metric);
       }
     }
     return octets;
+  }
+
+  // Mark the allocated squares whose jobs the viewer may not see; return null if the viewer may see all jobs.
+  ofOthers() {
+    if (this.running().every((job) => job.full)) return null;
+    const found = this.state.map((state) => (state === ALLOCATED || state === SHARED ? 1 : 0));
+    for (const job of this.jobs.values()) if (job.full) for (const square of this.squaresOf(job)) found[square] = 0;
+    return found;
+  }
+
+  // Return in how many hours a square is free at the latest, or null if that is unknown.
+  freesIn(square, now_s) {
+    if (this.state[square] === FREE) return 0;
+    const ends = this.jobsAt(square).map((job) => job.end_s ?? null);
+    return ends.length && !ends.includes(null) ? Math.max(0, Math.max(...ends) - now_s) / 3600 : null;
+  }
+
+  // Return the value of a square, or null if it is unknown.
+  value(square, metric, octets, now_s) {
+    return metric.name === "frees" ? this.freesIn(square, now_s) : valueOf(octets[square], metric);
   }
 
   // Count the squares that are free, allocated (including shared) and out of service, and all squares.
@@ -119,9 +161,6 @@ export class Cluster {
     return { free: found[FREE], allocated: found[ALLOCATED] + found[SHARED], out: found[OUT_OF_SERVICE], all: this.flat.n };
   }
 }
-
-// Return a colour number for a job ID. Consecutive IDs have different numbers.
-const kindOf = (id) => Math.imul(id, 2654435761) >>> 29;
 
 // Expand ranges [first, last] and single squares to a list of squares.
 export function listed(ranges) {

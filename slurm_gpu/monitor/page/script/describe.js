@@ -1,20 +1,14 @@
 // Describe a square in words, for users of pointers, keyboards and screen readers.
 
 import { SHARED } from "./cluster.js";
-import { FREE, GAP, OUT_OF_SERVICE } from "./paint.js";
+import { textOf } from "./metric.js";
+import { FREE, OUT_OF_SERVICE } from "./paint.js";
 import * as words from "./words.js";
 
-export function valueOf(octet, metric) {
-  return octet === GAP ? null : octet * metric.step;
-}
-
-// Format a value. The top step of "frees in" includes all greater values.
-export function valueText(octet, metric) {
+function valueText(value, metric) {
   if (metric.kinds) return "";
-  if (octet === GAP) return "not measured";
-  const value = valueOf(octet, metric);
-  if (metric.own && value >= metric.top) return `${metric.top}\u00a0${metric.unit} or more`;
-  return words.amount(value, metric.unit);
+  if (value === null) return metric.own ? "unknown" : "not measured";
+  return textOf(value, metric);
 }
 
 // Return texts that describe a square. The field `job` is the job whose page the square opens, or null.
@@ -33,7 +27,7 @@ export function describe(cluster, square, metric, octets, now_s) {
     where,
     uuid: gpu.uuid ?? null,
     title: metric.title,
-    value: valueText(octets[square], metric),
+    value: valueText(cluster.value(square, metric, octets, now_s), metric),
     holder,
     job: here.find((job) => job.full) ?? null,
   };

@@ -2,15 +2,13 @@
 
 import * as words from "./words.js";
 
+const wordsOf = (written) => written.trim().toLowerCase().split(/[\s,]+/).filter(Boolean);
+
 // Search for each word of a text; return {squares, text}, or null if there are no words.
 export function find(cluster, written) {
-  const asked = written.trim().toLowerCase().split(/[\s,]+/).filter(Boolean);
+  const asked = wordsOf(written);
   if (!asked.length) return null;
-  const squares = new Set(), jobs = new Set(), nodes = new Set();
-  for (const word of asked) {
-    for (const job of cluster.jobs.values()) if (isOf(job, word)) jobs.add(job);
-    for (const node of matching(cluster.flat.nodes, word)) nodes.add(node);
-  }
+  const squares = new Set(), { jobs, nodes } = search(cluster, asked);
   let waiting = 0;
   for (const job of jobs) {
     if (job.state === "PENDING") waiting++;
@@ -18,6 +16,26 @@ export function find(cluster, written) {
   }
   for (const node of nodes) for (let place = 0; place < node.n; place++) squares.add(node.first + place);
   return { squares, text: summary(squares.size, jobs.size - waiting, waiting, nodes.size) };
+}
+
+// Return the jobs that a text matches, and those on the nodes that it matches; all jobs if there are no words.
+export function findJobs(cluster, written) {
+  const asked = wordsOf(written);
+  if (!asked.length) return [...cluster.jobs.values()];
+  const { jobs, nodes } = search(cluster, asked);
+  for (const node of nodes) {
+    for (let square = node.first; square < node.first + node.n; square++) for (const job of cluster.jobsAt(square)) jobs.add(job);
+  }
+  return [...jobs];
+}
+
+function search(cluster, asked) {
+  const jobs = new Set(), nodes = new Set();
+  for (const word of asked) {
+    for (const job of cluster.jobs.values()) if (isOf(job, word)) jobs.add(job);
+    for (const node of matching(cluster.flat.nodes, word)) nodes.add(node);
+  }
+  return { jobs, nodes };
 }
 
 // Return whether a word matches a job: a whole ID, user or account, or part of the job's name.

@@ -235,5 +235,6 @@ dark.addEventListener("change", () => {
   inks = colours();
   for (const { draw } of drawing) draw();
 });
+Object.assign(byId("job-tab"), { hidden: false, href: location.href, textContent: `Job ${id}` });
 await refresh();
 setInterval(() => { if (!document.hidden && (!runs.length || runs.some((run) => [...RUNNING, "PENDING"].includes(run.state)))) refresh(); }, REFRESH_MS);

@@ -2,16 +2,15 @@
 
 import { FREE, OUT_OF_SERVICE } from "./paint.js";
 import { fill, make, table } from "./element.js";
-import { valueOf } from "./describe.js";
-import * as words from "./words.js";
+import { briefOf } from "./metric.js";
 
-export function list(place, cluster, metric, octets) {
+export function list(place, cluster, metric, octets, now_s) {
   const zoned = cluster.flat.zones.some((zone) => zone.name !== null);
   const rows = cluster.flat.nodes.map((node) => {
     const values = [], jobs = new Map();
     let free = 0, out = 0;
     for (let square = node.first; square < node.first + node.n; square++) {
-      values.push(metric.kinds ? stateWord(cluster.state[square]) : number(octets[square], metric));
+      values.push(metric.kinds ? stateWord(cluster.state[square]) : briefOf(cluster.value(square, metric, octets, now_s), metric));
       if (cluster.state[square] === FREE) free++;
       if (cluster.state[square] === OUT_OF_SERVICE) out++;
       for (const job of cluster.jobsAt(square)) jobs.set(job.job_id, job);
@@ -23,13 +22,7 @@ export function list(place, cluster, metric, octets) {
       out ? "out of service" : String(free), values.join("\u2002"), make("bdi", {}, jobNames),
     ];
   });
-  fill(place, table([...(zoned ? ["Zone"] : []), "Node", "GPUs", { title: "Free", number: true }, metric.kinds ? "State" : `${metric.title}, ${metric.unit}`, "Jobs"], rows, "GPUs by node"));
-}
-
-// Format a value without its unit, which is in the column's heading.
-function number(octet, metric) {
-  const value = valueOf(octet, metric);
-  return metric.own && value >= metric.top ? `≥${metric.top}` : words.amount(value, "");
+  fill(place, table([...(zoned ? ["Zone"] : []), "Node", "GPUs", { title: "Free", number: true }, metric.kinds ? "State" : metric.own ? metric.title : `${metric.title}, ${metric.unit}`, "Jobs"], rows, "GPUs by node"));
 }
 
 const stateWord = (state) => ["free", "allocated", "shared", "out of service", "no slurm-gpud"][state] ?? "";

@@ -14,6 +14,12 @@ const EDGED = 9; // minimum size in pixels of squares with an edge
 // Return whether a square has the frame of free GPUs: the square is free, and no value above 0 is known.
 export const isFree = (state, octet) => state === FREE && (octet === GAP || octet === 0);
 
+// Draw a free square. If the squares of others have one colour, free squares are filled, so that small ones differ.
+export function drawFree(pixels, width, height, x, y, side, tone, isFilled) {
+  if (isFilled) block(pixels, width, height, x, y, side, side, tone.vacant);
+  if (!isFilled || side >= 5) frame(pixels, width, height, x, y, side, freeFrame(side), tone.free);
+}
+
 // Return the thickness of the frame of a free square with this side length.
 export const freeFrame = (side) => Math.max(1, Math.round(side / 8));
 
@@ -22,7 +28,7 @@ export function inks(dark) {
   const style = getComputedStyle(document.documentElement);
   const ink = (name) => pack(parse(style.getPropertyValue(name)));
   const surface = ink("--surface");
-  const clear = { plate: ink("--plate"), edge: ink("--edge"), hollow: ink("--hollow"), hatch: ink("--hatch"), free: ink("--good"), ring: ink("--ring") };
+  const clear = { plate: ink("--plate"), edge: ink("--edge"), hollow: ink("--hollow"), others: ink("--others"), vacant: ink("--vacant"), hatch: ink("--hatch"), free: ink("--good"), ring: ink("--ring") };
   const faded = Object.fromEntries(Object.entries(clear).map(([name, colour]) => [name, mixed(colour, surface, ASIDE + 0.1)]));
   return { dark, surface, ink: ink("--ink"), muted: ink("--muted"), accent: ink("--accent"), clear, faded };
 }
@@ -43,9 +49,10 @@ export class Painter {
   }
 
   // `scene` contains the places of squares, the view {pitch, left, top} and inks. Its arrays octets, state, job (-1 for
-  // none), ring and lit (null if all squares are lit) are indexed by square; its array colours is indexed by octet.
+  // none), ring, lit (null if all squares are lit) and others are indexed by square; its array colours is indexed by
+  // octet. `others` marks squares whose values only others may see; it is null if the viewer may see all values.
   paint(scene) {
-    const { places, view, octets, state, job, ring, lit, colours, inks: ink } = scene;
+    const { places, view, octets, state, job, ring, others, lit, colours, inks: ink } = scene;
     const { pixels } = this, width = this.image.width, height = this.image.height;
     const faded = lit === null ? colours : colours.map((colour) => mixed(colour, ink.surface, ASIDE));
     const scale = view.pitch / places.pitch, side = view.pitch - places.line;
@@ -57,7 +64,8 @@ export class Painter {
       const bright = lit === null || lit[square] === 1, tone = bright ? ink.clear : ink.faded;
       const octet = octets[square];
       if (state[square] === OUT_OF_SERVICE) hatch(pixels, width, height, x, y, side, tone.hatch);
-      else if (isFree(state[square], octet)) frame(pixels, width, height, x, y, side, freeFrame(side), tone.free);
+      else if (isFree(state[square], octet)) drawFree(pixels, width, height, x, y, side, tone, others !== null);
+      else if (others !== null && others[square] === 1) block(pixels, width, height, x, y, side, side, tone.others);
       else if (octet === GAP) frame(pixels, width, height, x, y, side, Math.max(1, thick >> 1), tone.hollow);
       else block(pixels, width, height, x, y, side, side, (bright ? colours : faded)[octet]);
       if (job[square] >= 0) this.join(scene, square, x, y, side, tone);

@@ -122,7 +122,7 @@ export function reservations(place, data, now_s) {
 }
 
 // List the viewer's jobs: running jobs with alerts, and pending jobs with forecasts. `why` explains Slurm's reasons.
-export function mine(place, { running, waiting, alerts, waits, why, now_s, under, operator }) {
+export function mine(place, { running, waiting, alerts, waits, why, now_s, ringed, operator }) {
   if (!running.length && !waiting.length) return fill(place, nothing("You have no running or pending jobs."));
   const advice = (job) => alerts.filter((alert) => alert.job_id === job.job_id).map((alert) => {
     const { short, what, todo } = words.alertText(alert);
@@ -130,10 +130,10 @@ export function mine(place, { running, waiting, alerts, waits, why, now_s, under
   });
   const named = (job) => make("span", {}, linked(job), job.name ? [" ", make("bdi", {}, job.name)] : null);
   const runs = running.map((job) => {
-    const [below, of] = under(job);
+    const [some, of] = ringed(job);
     return make("li", {},
       make("div", { class: "line" }, named(job), make("span", {}, words.counts(job.n_gpus, "GPU"))),
-      make("p", { class: "aside" }, `running since ${words.moment(job.start_s, now_s)}, ${words.frees(job, now_s)}`, below ? ` · ${below} of ${of} under your threshold` : ""),
+      make("p", { class: "aside" }, `running since ${words.moment(job.start_s, now_s)}, ${words.frees(job, now_s)}`, some ? ` · ${some} of ${of} with a ring` : ""),
       advice(job));
   });
   const queued = waiting.map((job) => make("li", {},

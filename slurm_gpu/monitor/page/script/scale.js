@@ -1,7 +1,7 @@
 // Compute the colours of squares from palette.js. Anchors are interpolated in OKLab, where equal steps appear
 // equal. Colours are numbers as in the ImageData of a canvas on a little-endian machine: 0xAABBGGRR.
 
-import { KINDS, SEQUENTIAL, STATES } from "./palette.js";
+import { KINDS, OWN_FROM, SEQUENTIAL, STATES } from "./palette.js";
 
 // The media query for colours on a dark background. Printed pages use the colours on a light background.
 export const DARK = "screen and (prefers-color-scheme: dark)";
@@ -58,10 +58,11 @@ export function sequential(share, dark) {
   return fromLab(some[below].map((value, axis) => value + (some[below + 1][axis] - value) * part));
 }
 
-// Return a colour for each byte value of a metric from 0 to `top` in steps of `step`. Octet 255 has no value and no colour.
-export function levels(step, top, dark) {
-  const found = new Uint32Array(256);
-  for (let octet = 0; octet < 255; octet++) found[octet] = pack(sequential(octet * step / top, dark));
+// Return a colour for each octet of a metric up to the octet `last` of its top. Octet 255 has no value and no colour.
+// For viewers who see no values of others, the scale begins at OWN_FROM.
+export function levels(last, dark, isOwn) {
+  const found = new Uint32Array(256), from = isOwn ? OWN_FROM : 0;
+  for (let octet = 0; octet < 255; octet++) found[octet] = pack(sequential(from + (1 - from) * Math.min(1, octet / last), dark));
   return found;
 }
 

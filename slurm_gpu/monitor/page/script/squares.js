@@ -5,8 +5,9 @@ import { GAP, Painter, inks, isFree } from "./paint.js";
 import { LETTERS } from "./palette.js";
 import { DARK, css } from "./scale.js";
 
-// NUMBERS_FROM is the minimum size in page pixels of squares with a number.
-const MOST_ZOOM = 16, STEP = 1.6, NUMBERS_FROM = 26;
+// The minimum sizes in page pixels of squares with a number and of nodes with a name.
+const NUMBERS_FROM = 26, NAMED_FROM = 28;
+const MOST_ZOOM = 16, STEP = 1.6;
 const FEW_LIT = 600; // up to this many highlighted squares are also outlined
 const FACE = 'system-ui, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif';
 const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
@@ -54,8 +55,8 @@ export class Squares {
   }
 
   // Show octets by square with colours by octet. Drawing is immediate, so the browser's next frame is up to date.
-  show({ octets, colours, ring, numbers }) {
-    Object.assign(this, { octets, colours, ring, numbers });
+  show({ octets, colours, ring, others, numbers }) {
+    Object.assign(this, { octets, colours, ring, others, numbers });
     cancelAnimationFrame(this.pending);
     this.pending = 0;
     this.draw();
@@ -79,7 +80,7 @@ export class Squares {
     if (this.places === null || this.octets === undefined || this.octets.length !== this.places.n) return;
     const start = performance.now();
     const { state, job } = this.cluster;
-    const scene = { places: this.places, view: this.zoom, octets: this.octets, state, job, ring: this.ring, lit: this.fades ? this.lit : null };
+    const scene = { places: this.places, view: this.zoom, octets: this.octets, state, job, ring: this.ring, others: this.others, lit: this.fades ? this.lit : null };
     this.painter.paint({ ...scene, colours: this.colours, inks: this.inks });
     this.write();
     this.mark();
@@ -100,6 +101,7 @@ export class Squares {
       context.fillStyle = css(zone ? this.inks.ink : this.inks.muted);
       context.fillText(fitted(context, label.text, label.width * scale - 4 * unit), x, y + (zone ? 13 : 10) * unit * Math.min(scale, 1.4));
     }
+    if (!this.isWhole() && !places.labels.some((label) => label.kind === "node")) this.writeNodes(scale);
     if (zoom.pitch < NUMBERS_FROM * unit) return;
     context.font = `${Math.round(Math.min(13 * unit, zoom.pitch / 2.6))}px ${FACE}`;
     context.textAlign = "center";
@@ -114,6 +116,23 @@ export class Squares {
       context.fillStyle = octet === GAP || isFree(this.cluster.state[square], octet) ? css(this.inks.ink) : readable(this.colours[octet]); // hollow and free squares have the page's background
       context.fillText(text, x + side / 2, y + side / 2 + 0.5 * unit);
     }
+  }
+
+  // Write the name of each node above its squares, or over them in the first row of the map.
+  writeNodes(scale) {
+    const { context } = this.painter, { unit, zoom, places, base, cluster } = this;
+    context.font = `${11 * unit}px ${FACE}`;
+    context.fillStyle = css(this.inks.muted);
+    context.strokeStyle = css(this.inks.surface);
+    context.lineWidth = 3 * unit;
+    context.lineJoin = "round";
+    places.boxes.forEach((box, index) => {
+      const x = box.x * scale - zoom.left, y = Math.max(box.y * scale - 3 * unit, 10 * unit) - zoom.top, width = box.width * scale;
+      if (width < NAMED_FROM * unit || x + width < 0 || x > base.width || y < 0 || y > base.height + 10 * unit) return;
+      const text = fitted(context, cluster.flat.nodes[index].name, width);
+      context.strokeText(text, x, y);
+      context.fillText(text, x, y);
+    });
   }
 
   corner(square) {

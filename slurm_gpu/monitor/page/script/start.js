@@ -2,12 +2,13 @@
 
 import * as address from "./address.js";
 import { Cluster, ALLOCATED, OWN_METRICS, SHARED, listed } from "./cluster.js";
-import { describe, sentence, valueOf } from "./describe.js";
+import { describe, sentence } from "./describe.js";
 import { byId, fill, make, say } from "./element.js";
 import { find } from "./finding.js";
 import { showLegend } from "./legend.js";
 import { list } from "./listing.js";
 import { Live } from "./live.js";
+import { briefOf, lastOctet, valueOf } from "./metric.js";
 import { FREE, GAP } from "./paint.js";
 import * as panels from "./panels.js";
 import * as scale from "./scale.js";
@@ -22,18 +23,21 @@ const LEAST_HEIGHT = 320, MOST_HEIGHT = 1400;
 
 const dark = matchMedia(scale.DARK);
 const cluster = new Cluster();
-const given = address.read();
-const chosen = { metric: given.metric ?? FIRST_METRIC, under: given.under, view: given.view, find: given.find ?? "" };
-let octets = cluster.octets, colours = new Uint32Array(256), ring = new Uint8Array(0), below = 0;
+const given = address.read(["metric", "under", "over", "view", "find"]);
+// The choices of the viewer. The threshold is a text, or null for the default.
+const chosen = {
+  metric: given.metric ?? FIRST_METRIC, isOver: given.over !== null, limit: given.over ?? given.under, view: given.view, find: given.find ?? "",
+};
+let octets = cluster.octets, colours = new Uint32Array(256), ring = new Uint8Array(0);
 let lighted = null; // {key, alert} of the alert whose squares are highlighted, or null
 let health = { asOf_s: null, slurm_s: null, failed: null, failedSince_ms: null };
 
 const metric = () => cluster.metrics.find((one) => one.name === chosen.metric) ?? cluster.metrics[0] ?? null;
 // Return the viewer's threshold as text. The default for metrics in percent is TENTH; "none" disables rings.
-const written = () => chosen.under ?? (metric()?.unit === "%" ? TENTH : "none");
-const under = () => {
+const written = () => chosen.limit ?? (metric()?.unit === "%" && !chosen.isOver ? TENTH : "none");
+const threshold = () => {
   const limit = Number(written());
-  return metric() === null || metric().kinds || written() === "" || !Number.isFinite(limit) ? null : limit;
+  return metric() === null || metric().kinds || written() === "" || !Number.isFinite(limit) ? null : { limit, isOver: chosen.isOver };
 };
 const me = () => live.data.me;
 const isMine = () => chosen.view === "mine" || (chosen.view === null && me() !== null && !me().operator);
@@ -81,29 +85,38 @@ function take(what) {
 
 // Show the colours, rings and numbers of the newest frame.
 function show() {
-  const now = metric(), limit = under();
-  octets = now.own ? cluster.own(now.name, now_s()) : cluster.octets;
+  const now = metric(), marks = marksOf(now, threshold());
+  octets = now.own ? cluster.own(now, now_s()) : cluster.octets;
   const kinds = now.name === "state" ? scale.states(dark.matches) : scale.kinds(dark.matches);
-  colours = now.kinds ? kinds : scale.levels(now.step, now.top, dark.matches);
+  const others = ["jobs", "frees"].includes(now.name) ? null : cluster.ofOthers(); // these metrics are public
+  colours = now.kinds ? kinds : scale.levels(lastOctet(now), dark.matches, others !== null);
   if (ring.length !== cluster.flat.n) ring = new Uint8Array(cluster.flat.n);
-  below = 0;
+  let ringed = 0;
   for (let square = 0; square < ring.length; square++) {
     const allocated = cluster.state[square] === ALLOCATED || cluster.state[square] === SHARED;
-    const marked = limit !== null && allocated && octets[square] !== GAP && octets[square] * now.step < limit;
-    ring[square] = marked ? 1 : 0;
-    below += ring[square];
+    ring[square] = allocated && marks[octets[square]] ? 1 : 0;
+    ringed += ring[square];
   }
   const numbers = (square) => {
     if (cluster.state[square] === FREE) return "free";
-    return now.kinds || octets[square] === GAP ? "" : words.amount(valueOf(octets[square], now), "");
+    return now.kinds || octets[square] === GAP ? "" : briefOf(cluster.value(square, now, octets, now_s()), now);
   };
-  squares.show({ octets, colours, ring, numbers });
-  showLegend(byId("legend"), { metric: now, colours, inks: squares.inks, under: limit, below });
+  squares.show({ octets, colours, ring, others, numbers });
+  showLegend(byId("legend"), { metric: now, colours, inks: squares.inks, hides: others !== null, threshold: threshold(), ringed });
   showTally();
   showHealth();
   say(byId("zone"), words.zoneText());
   if (squares.focus >= 0) showFocused(squares.focus);
-  if (byId("list").open) list(byId("list").querySelector(".scroll"), cluster, now, octets);
+  if (byId("list").open) list(byId("list").querySelector(".scroll"), cluster, now, octets, now_s());
+}
+
+// Return for each octet whether its value is beyond the threshold.
+function marksOf(now, asked) {
+  return Array.from({ length: 256 }, (_, octet) => {
+    if (asked === null || octet === GAP) return false;
+    const value = valueOf(octet, now);
+    return asked.isOver ? value > asked.limit : value < asked.limit;
+  });
 }
 
 function lay() {
@@ -116,9 +129,10 @@ function showMetrics() {
   fill(byId("metric"), cluster.metrics.map((one) => make("option", { value: one.name, selected: one.name === chosen.metric }, one.title)));
   byId("metric").value = chosen.metric;
   const now = metric();
-  byId("under-label").hidden = Boolean(now.kinds);
-  byId("under").value = under() === null ? "" : written();
-  say(byId("under-unit"), now.unit);
+  byId("ring").hidden = Boolean(now.kinds);
+  byId("side").value = chosen.isOver ? "over" : "under";
+  byId("limit").value = threshold() === null ? "" : written();
+  say(byId("limit-unit"), now.unit);
 }
 
 function showTally() {
@@ -200,7 +214,7 @@ function showPanels() {
       running: ofUser(cluster.running()), waiting: ofUser(cluster.waiting()), alerts, waits, now_s: now,
       operator: me()?.operator === true,
       why: (reason) => meanings.get(reason) || reason || "not considered yet",
-      under(job) {
+      ringed(job) {
         const some = cluster.squaresOf(job);
         return [some.filter((square) => ring[square]).length, some.length];
       },
@@ -261,7 +275,8 @@ function showFocused(square) {
 function remember() {
   address.write({
     metric: chosen.metric === FIRST_METRIC ? null : chosen.metric,
-    under: chosen.under, view: chosen.view, find: chosen.find,
+    under: chosen.isOver ? null : chosen.limit, over: chosen.isOver ? chosen.limit ?? "none" : null,
+    view: chosen.view, find: chosen.find,
   });
 }
 
@@ -270,15 +285,16 @@ function listen() {
   byId("metric").addEventListener("change", (event) => {
     const before = metric();
     chosen.metric = event.target.value;
-    if (before.unit !== metric().unit) chosen.under = null; // a threshold in watts has no meaning in percent
+    if (before.unit !== metric().unit) chosen.limit = null; // a threshold in watts has no meaning in percent
     showMetrics();
     remember();
     if (metric().own) return show();
     cluster.octets = new Uint8Array(cluster.flat.n).fill(GAP);
     return live.refresh();
   });
-  byId("under").addEventListener("input", (event) => {
-    chosen.under = event.target.value || "none";
+  byId("ring").addEventListener("input", () => {
+    chosen.isOver = byId("side").value === "over";
+    chosen.limit = byId("limit").value || "none";
     remember();
     show();
     showPanels();

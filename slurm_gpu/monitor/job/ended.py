@@ -1,0 +1,155 @@
+"""Serve the runs that ended in the last 30 days: for users their own, for operators all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from starlette.requests import HTTPConnection
+from starlette.types import Receive, Scope, Send
+
+from slurm_gpu.client.database_client import DatabaseClient
+from slurm_gpu.clock import Clock
+from slurm_gpu.errors import UsageError
+from slurm_gpu.monitor.cluster.responses import dump
+from slurm_gpu.monitor.http.rate_limiter import RequestSlots
+from slurm_gpu.monitor.http.response import JSON, CachedResponse
+from slurm_gpu.monitor.job.pages import is_job
+from slurm_gpu.monitor.viewer import Viewer, ViewerOf
+from slurm_gpu.wire.answers.runs import Run, RunPage
+
+PAGE = 50
+DAYS = 30
+# Sort keys of the page, and those of slurm-gpudbd.
+SORTS = {
+    "end": "end",
+    "start": "start",
+    "gpus": "nGPU",
+    "ran": "RUN_h",
+    "waited": "WAIT_h",
+    "util": "uGPUcore",
+    "energy": "energy_j",
+}
+ORDERS = ("desc", "asc")
+# The filters that a search can name, such as account:vision, and their names in DatabaseClient.runs.
+_KINDS = {"user": "user", "account": "accounts", "app": "app"}
+_PARAMETERS = ("find", "sort", "order", "cursor")
+
+
+class EndedRuns:
+    """An ASGI application that serves GET /api/v1/runs."""
+
+    def __init__(
+        self, connect: Callable[[], DatabaseClient], viewer_of: ViewerOf, clock: Clock, slots: RequestSlots
+    ) -> None:
+        self._connect, self._viewer_of, self._clock, self._slots = connect, viewer_of, clock, slots
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        request = HTTPConnection(scope)
+        viewer = self._viewer_of(request)
+        query = _read(request.query_params)
+        since_s = int(self._clock.wall()) - DAYS * 86400
+
+        def make() -> CachedResponse:
+            with self._connect() as source:
+                page, kind = find_runs(source, viewer, query, since_s)
+            body = {
+                "runs": [_row(run) for run in page.runs],
+                "cursor": page.cursor,
+                "matched": kind,
+                "since_s": since_s,
+            }
+            headers = [(b"x-as-of-s", f"{self._clock.wall():.3f}".encode())]
+            return CachedResponse(dump(body), JSON, headers)
+
+        answer = await self._slots.run(viewer.user, make)
+        await answer(scope, receive, send)
+
+
+def find_runs(
+    source: DatabaseClient, viewer: Viewer, query: Mapping[str, str], since_s: int
+) -> tuple[RunPage, str | None]:
+    """Return a page of ended runs, and whether the search matched a job, user, account or application.
+
+    A name without a kind is searched as a user first, then as an account, and then as an application.
+    """
+    find = query["find"]
+    if is_job(find):
+        runs = [run for run in source.run(find) if run.end_s is not None and _may_list(viewer, run)]
+        return RunPage(runs=runs, cursor=None), "job"
+    page = RunPage(runs=(), cursor=None)
+    found: str | None = None
+    for kind, filters in _filters(find, viewer):
+        page, found = (
+            source.runs(
+                **filters,
+                ended=True,
+                since_s=since_s,
+                sort=SORTS[query["sort"]],
+                ascending=query["order"] == "asc",
+                limit=PAGE,
+                cursor=query["cursor"] or None,
+            ),
+            kind,
+        )
+        if page.runs:
+            break
+    runs = [run for run in page.runs if _may_list(viewer, run)]
+    return RunPage(runs=runs, cursor=page.cursor), found
+
+
+def _filters(find: str, viewer: Viewer) -> Iterator[tuple[str | None, dict[str, Any]]]:
+    """Yield the filters to try in order, each with the kind of name that it searches."""
+    own: dict[str, Any] = {} if viewer.operator else {"user": viewer.user}
+    if not find:
+        yield None, own
+        return
+    kind, colon, name = find.partition(":")
+    kinds = [kind] if colon and kind in _KINDS else list(_KINDS)
+    name = name if colon and kind in _KINDS else find
+    for each in kinds:
+        if each != "user" or viewer.operator:
+            yield each, own | {_KINDS[each]: (name,) if each == "account" else name}
+        elif name == viewer.user:
+            yield each, own
+
+
+def _may_list(viewer: Viewer, run: Run) -> bool:
+    return viewer.visibility.may_see(run.user, run.uid)
+
+
+def _read(given: Mapping[str, str]) -> dict[str, str]:
+    for name in given:
+        if name not in _PARAMETERS:
+            raise UsageError(f"{name[:40]!r} is unknown; write one of {', '.join(_PARAMETERS)}")
+    query = {"find": given.get("find", "").strip(), "cursor": given.get("cursor", "")}
+    for name, allowed in (("sort", tuple(SORTS)), ("order", ORDERS)):
+        query[name] = given.get(name, allowed[0])
+        if query[name] not in allowed:
+            raise UsageError(f"{name}: {query[name][:40]!r} must be one of {', '.join(allowed)}")
+    return query
+
+
+def _row(run: Run) -> dict[str, Any]:
+    """Return the columns of the page; times in seconds, `util_pct` and `mem_pct` are means of the run."""
+    return {
+        "id": run.id,
+        "job_id": run.job_id,
+        "submit_s": run.submit_s,
+        "name": run.name,
+        "user": run.user,
+        "account": run.account,
+        "partition": run.partition,
+        "app": run.app,
+        "state": run.state,
+        "n_gpus": run.n_gpus,
+        "gpu_type": run.gpu_type,
+        "start_s": run.start_s,
+        "end_s": run.end_s,
+        "elapsed_s": run.elapsed_s,
+        "wait_s": None if run.wait_h is None else round(3600 * run.wait_h),
+        "util_pct": run.ugpucore,
+        "mem_pct": run.ugpumem,
+        "energy_j": run.energy_j,
+    }

@@ -1,0 +1,178 @@
+// Run the page with the tables of running, pending and ended jobs.
+
+import * as address from "./address.js";
+import { Cluster } from "./cluster.js";
+import { TABLES, csv, sorted } from "./columns.js";
+import { byId, fill, make, refill, say } from "./element.js";
+import { findJobs } from "./finding.js";
+import { Live } from "./live.js";
+import { GAP } from "./paint.js";
+import { WireError, json, now_s } from "./wire.js";
+import * as words from "./words.js";
+
+const MOST_ROWS = 200, MOST_USERS = 6, TYPED_MS = 300, OLD_S = 60;
+const METRIC = "util";
+
+const cluster = new Cluster();
+const given = address.read(["state", "view", "find", "sort", "order"]);
+const chosen = { state: given.state in TABLES ? given.state : "running", view: given.view, find: given.find ?? "", sort: given.sort, order: given.order };
+let rows = [], shown = MOST_ROWS, typing = 0, file = null;
+// The pages of ended runs for the query `of`; `cursor` is null after the last page.
+let ended = { of: null, runs: [], cursor: null, matched: null, error: null };
+
+const live = new Live(cluster, { metric: () => METRIC, changed, health });
+
+const me = () => live.data.me;
+const isMine = () => chosen.view === "mine" || (chosen.view === null && me() !== null && !me().operator);
+const table = () => TABLES[chosen.state];
+const isSortable = (name) => table().sorted === null || table().sorted.includes(name);
+const column = () => table().columns.find((one) => one.name === chosen.sort && isSortable(one.name)) ?? table().columns.find((one) => one.name === table().sort);
+const order = () => (["asc", "desc"].includes(chosen.order) ? chosen.order : table().order);
+
+function changed(what) {
+  if (what.includes("layout")) {
+    document.title = `Jobs of ${cluster.flat.cluster}`;
+    for (const attribute of ["inert", "aria-busy"]) document.querySelector("main").removeAttribute(attribute);
+  }
+  if (cluster.version !== null) show();
+}
+
+function health({ asOf_s, failed }) {
+  const signedOut = failed?.status === 401, now = now_s();
+  byId("signin").hidden = !signedOut;
+  byId("age").hidden = asOf_s === null;
+  byId("age").classList.toggle("old", failed !== null || (asOf_s !== null && now - asOf_s > OLD_S));
+  if (asOf_s !== null) say(byId("age"), `As of ${words.moment(asOf_s, now, true)}`);
+  document.querySelector("main").hidden = failed !== null && asOf_s === null;
+  const text = failed === null || (signedOut && asOf_s === null) ? "" : `${failed.message}. The page shows the last known state.`;
+  byId("error").hidden = text === "";
+  say(byId("error"), text);
+}
+
+// Return the running or pending jobs that are chosen, with their values of this moment.
+function queued() {
+  const pending = chosen.state === "pending", user = me()?.user;
+  const meanings = new Map((live.data.queue?.reasons ?? []).map((reason) => [reason.reason, reason.meaning]));
+  return findJobs(cluster, chosen.find)
+    .filter((job) => (job.state === "PENDING") === pending && (!isMine() || job.user === user))
+    .map((job) => (pending ? { ...job, why: meanings.get(job.reason) || job.reason || "not considered yet" } : { ...job, ...useOf(job) }));
+}
+
+// Return a job's mean utilisation now and its number of GPUs at 0 %; null if nothing was measured or the job is hidden.
+function useOf(job) {
+  const known = cluster.squaresOf(job).map((square) => cluster.octets[square]).filter((octet) => octet !== GAP);
+  if (!job.full || !known.length) return { util_pct: null, n_idle: null };
+  const { step } = cluster.metrics.find((one) => one.name === METRIC);
+  return { util_pct: step * known.reduce((sum, octet) => sum + octet, 0) / known.length, n_idle: known.filter((octet) => octet === 0).length };
+}
+
+// Load the first or the next page of ended runs.
+async function load(isNext = false) {
+  const find = isMine() && me()?.operator ? `user:${me().user}` : chosen.find;
+  const query = new URLSearchParams({ find, sort: column().name, order: order() });
+  const of = query.toString();
+  if (isNext) query.set("cursor", ended.cursor);
+  try {
+    const { value } = await json(`runs?${query}`);
+    const before = isNext && ended.of === of ? ended.runs : [];
+    ended = { of, runs: [...before, ...value.runs], cursor: value.cursor, matched: value.matched, error: null };
+  } catch (error) {
+    if (!(error instanceof WireError)) throw error;
+    ended = { ...ended, of, error: error.message };
+  }
+  show();
+}
+
+function show() {
+  const isEnded = chosen.state === "ended", now = now_s();
+  rows = isEnded ? ended.runs : sorted(queued(), column(), order(), now);
+  for (const button of byId("states").children) button.setAttribute("aria-pressed", String(button.dataset.state === chosen.state));
+  for (const button of byId("views").children) button.setAttribute("aria-pressed", String((button.dataset.view === "mine") === isMine()));
+  byId("views").hidden = isEnded && !me()?.operator; // users see only their own ended jobs
+  byId("find").placeholder = isEnded ? "job, user, account or application" : "job, name, user, account or node";
+  say(byId("user"), me()?.user ?? "");
+  say(byId("summary"), isEnded ? endedText() : queuedText());
+  say(byId("note"), { running: "Utilisation is that of the last sample, averaged over the job's GPUs; a dash is not measured or visible only to the job's owner.", pending: "The expected start is Slurm's estimate.", ended: "Jobs that ended in the last 30 days. Idle GPU-hours are allocated GPU-hours × (1 − utilisation)." }[chosen.state]);
+  say(byId("zone"), words.zoneText());
+  const visible = isEnded ? rows : rows.slice(0, shown);
+  refill(byId("table"), visible.length ? tableOf(visible, now) : make("p", { class: "none" }, isEnded && ended.of === null ? "Loading…" : "No job matches."));
+  byId("more").hidden = isEnded ? ended.cursor === null : rows.length <= shown;
+}
+
+function tableOf(visible, now) {
+  const { columns } = table(), by = column();
+  const head = columns.map((one) => {
+    const sort = one === by ? { asc: "ascending", desc: "descending" }[order()] : null;
+    const mark = sort === null ? "" : sort === "ascending" ? " ▲" : " ▼";
+    return make("th", { scope: "col", class: one.number ? "number" : null, "aria-sort": sort },
+      isSortable(one.name) ? make("button", { type: "button", class: "sort", "data-sort": one.name }, one.title, mark ? make("span", { "aria-hidden": "true" }, mark) : null) : one.title);
+  });
+  const body = visible.map((job) => make("tr", {}, columns.map((one) => make("td", { class: one.number ? "number" : null }, one.text(job, now)))));
+  return make("table", {}, make("caption", { class: "unseen" }, `${chosen.state} jobs`), make("thead", {}, make("tr", {}, head)), make("tbody", {}, body));
+}
+
+function queuedText() {
+  const gpus = rows.reduce((sum, job) => sum + job.n_gpus * (job.n_tasks ?? 1), 0), idle = rows.reduce((sum, job) => sum + (job.n_idle ?? 0), 0);
+  const of = new Map();
+  for (const job of rows) of.set(job.user, (of.get(job.user) ?? 0) + job.n_gpus * (job.n_tasks ?? 1));
+  const users = [...of].sort((a, b) => b[1] - a[1]).slice(0, MOST_USERS).map(([user, n]) => `${user} ${words.count(n)}`);
+  const total = `${words.counts(rows.length, "job")}, ${words.counts(gpus, "GPU")}${idle ? `, ${words.count(idle)} at 0 % now` : ""}`;
+  return of.size > 1 ? `${total}. GPUs by user: ${users.join(", ")}${of.size > MOST_USERS ? " …" : ""}` : total;
+}
+
+function endedText() {
+  if (ended.error !== null) return ended.error;
+  if (ended.of === null) return "";
+  const kind = { app: "application" }[ended.matched] ?? ended.matched;
+  const of = kind === null || kind === "job" ? "" : ` of ${kind} ${chosen.find.replace(/^(user|account|app):/, "")}`;
+  return `${ended.cursor === null ? "" : "First "}${words.counts(rows.length, "job")}${isMine() ? "" : of}`;
+}
+
+function choose(what) {
+  Object.assign(chosen, what);
+  shown = MOST_ROWS;
+  const { state, view, find, sort, order: by } = chosen;
+  address.write({ state: state === "running" ? null : state, view, find, sort, order: by });
+  if (chosen.state === "ended") {
+    ended = { of: null, runs: [], cursor: null, matched: null, error: null };
+    load();
+  }
+  show();
+}
+
+byId("find").value = chosen.find;
+byId("controls").addEventListener("submit", (event) => event.preventDefault());
+byId("states").addEventListener("click", (event) => {
+  const { state } = event.target.dataset;
+  if (state !== undefined) choose({ state, sort: null, order: null });
+});
+byId("views").addEventListener("click", (event) => {
+  const { view } = event.target.dataset;
+  if (view !== undefined) choose({ view });
+});
+byId("find").addEventListener("input", (event) => {
+  clearTimeout(typing);
+  typing = setTimeout(() => choose({ find: event.target.value.trim() }), chosen.state === "ended" ? TYPED_MS : 0);
+});
+byId("table").addEventListener("click", (event) => {
+  const sort = event.target.closest("[data-sort]")?.dataset.sort;
+  if (sort === undefined) return;
+  const down = column().name === sort ? order() === "asc" : table().columns.find((one) => one.name === sort).number === true;
+  choose({ sort, order: down ? "desc" : "asc" });
+});
+// Make the CSV file of the jobs that match when it is requested.
+byId("csv").addEventListener("click", () => {
+  if (file !== null) URL.revokeObjectURL(file);
+  file = URL.createObjectURL(new Blob([csv(rows, table().columns, now_s())], { type: "text/csv" }));
+  byId("csv").href = file;
+  byId("csv").download = `${chosen.state}-jobs.csv`;
+});
+byId("more").addEventListener("click", () => {
+  if (chosen.state === "ended") load(true);
+  else {
+    shown += MOST_ROWS;
+    show();
+  }
+});
+await live.start();
+if (chosen.state === "ended") load();
