@@ -158,6 +158,9 @@ def test_filters(database: Database) -> None:
         ({"since": str(T0 + 11)}, ["3", "2"]),
         ({"since": str(T0 + 91)}, ["3"]),
         ({"until": str(T0 + 50)}, ["1"]),
+        ({"ended": "true"}, ["2", "1"]),
+        ({"ended": "true", "sort": "end", "order": "asc"}, ["1", "2"]),
+        ({"ended": "false"}, ["3", "2", "1"]),
         ({"limit": "1"}, ["3"]),
     ]
     for query, expected in cases:
@@ -193,6 +196,7 @@ def test_pages_join_without_gap_or_repetition_while_jobs_arrive(database: Databa
         {"cursor": "AAAA"},
         {"cursor": "é"},
         {"nodes": "n1"},
+        {"ended": "1"},
     ],
 )
 def test_a_query_that_is_wrong_is_refused_by_name(query: dict[str, str]) -> None:
