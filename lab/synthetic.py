@@ -7,12 +7,14 @@ responses.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
 import msgspec
 
+from slurm_gpu.errors import UsageError
 from slurm_gpu.text.hostlist import compress
 from slurm_gpu.wire import DeviceFacts, Live, LiveDevice, Mean, Record, Timeline
 from slurm_gpu.wire.answers.cluster import ClusterAllocation, ClusterJob, ClusterNode, ClusterState
@@ -219,6 +221,8 @@ class SyntheticCluster:
         known = [run for run in found if getattr(run, key) is not None]
         found = [run for run in found if getattr(run, key) is None]
         found = sorted(known, key=lambda run: getattr(run, key), reverse=not ascending) + found
+        if not re.fullmatch("[0-9]{0,6}", cursor or "", re.ASCII):
+            raise UsageError(f"cursor: {cursor!r} is not the cursor of an earlier answer")
         first = int(cursor or 0)
         more = str(first + limit) if len(found) > first + limit else None
         return RunPage(runs=found[first : first + limit], cursor=more)

@@ -19,7 +19,7 @@ from slurm_gpu.monitor.job import ended
 from slurm_gpu.monitor.job import pages as jobpages
 from slurm_gpu.monitor.job.diagnosis import DiagnosisSettings
 from slurm_gpu.monitor.job.drawing import DrawingProcess
-from slurm_gpu.monitor.job.ended import EndedRuns
+from slurm_gpu.monitor.job.ended import EndedRunsPage
 from slurm_gpu.monitor.job.forecasts import Forecasts
 from slurm_gpu.monitor.job.me import Me
 from slurm_gpu.monitor.job.pages import JobPage
@@ -155,7 +155,7 @@ ROUTES = (
     ApiRoute(
         "/api/v1/runs",
         "Runs that ended in the last 30 days, 50 per page: for users their own, for operators all.",
-        lambda site: EndedRuns(site.connect, site.viewer_of, site.clock, site.slots),
+        lambda site: EndedRunsPage(site.connect, site.viewer_of, site.clock, site.slots),
         ((JSON, schemas.ENDED_RUNS),),
         (
             RouteParameter(

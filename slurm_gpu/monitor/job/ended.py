@@ -36,7 +36,7 @@ _KINDS = {"user": "user", "account": "accounts", "app": "app"}
 _PARAMETERS = ("find", "sort", "order", "cursor")
 
 
-class EndedRuns:
+class EndedRunsPage:
     """An ASGI application that serves GET /api/v1/runs."""
 
     def __init__(
