@@ -49,13 +49,14 @@ def _summary(item: JobVerdict, index: Mapping[str, int]) -> DiagnosisSummary:
     many = f"{len(gpus)} GPUs on {_few_nodes(item)}"
     who = (", ".join(gpus) if len(gpus) <= _NAMED else many) or _few_nodes(item) or roles
     evidence: Mapping[str, Any] = next(iter(item.verdict.get("evidence") or ()), {})
-    if len(evidence.get("workers") or ()) == len(item.devices) == 1:
-        who = ""  # the evidence begins with the name of the GPU
+    text, workers = str(evidence.get("text") or ""), list(evidence.get("workers") or ())
+    if len(workers) == len(item.devices) == 1 and text.startswith(f"{workers[0]}:"):
+        who = ""  # the evidence already names the GPU
     return DiagnosisSummary(
         cause=item.cause,
         kind=item.kind,
         confidence=item.confidence,
-        text="; ".join(part for part in (who, evidence.get("text")) if part),
+        text="; ".join(part for part in (who, text) if part),
         next_step=str(item.verdict.get("next_step") or ""),
     )
 

@@ -150,14 +150,15 @@ class Case:
     def evidence(self, signal: Signal, rows: NDArray[np.bool_]) -> Evidence:
         """Describe the deviation of these workers in numbers."""
         found = self.deviations[signal]
-        own = float(np.median(found.own[rows]))
-        n_peers, expected = self._peers(signal, rows)
-        if not math.isfinite(expected):
-            raise ValueError((own, found.apart[rows]))
+        own, apart = float(np.median(found.own[rows])), float(np.median(found.apart[rows]))
         names, who = self.named(rows)
-        whose = "its" if len(names) == 1 else "their"
-        peers = f"{whose} {counted(n_peers, 'peer')} {_shown(signal, expected)}"
-        text = f"{who}: {_WORDS[signal]} {_shown(signal, own)}, {peers}"
+        n_peers, expected = self._peers(signal, rows)
+        peers = f"{'its' if len(names) == 1 else 'their'} {counted(n_peers, 'peer')}"
+        if not math.isfinite(expected):
+            # No peer has data in this period; the deviation is relative to all workers of the group.
+            is_ratio = signal not in (Signal.UTIL, Signal.THROTTLE, Signal.CPU)
+            peers, expected = "usually", own / math.exp(apart) if is_ratio else own - apart
+        text = f"{who}: {_WORDS[signal]} {_shown(signal, own)}, {peers} {_shown(signal, expected)}"
         return Evidence(text=text, metric=signal.value, value=own, expected=expected, workers=names)
 
     def _peers(self, signal: Signal, rows: NDArray[np.bool_]) -> tuple[int, float]:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from slurm_gpu.diagnose.case import DiagnosisThresholds, build_case
 from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.series import HostSeries
@@ -153,7 +154,16 @@ class TestEvidence:
         assert verdict.evidence[0].expected == pytest.approx(0.95, abs=0.005)
         assert " peers 95%" in verdict.evidence[0].text
 
-    def test_a_little_over_infiniband_is_no_share(self):
+    def test_without_data_of_peers_the_usual_level_is_given(self):
+        """A verdict must not fail because no other worker has data in the period."""
+        case = build_case(a_slow_clock().series(), None, DiagnosisThresholds(), running=False)
+        everyone = np.ones(case.n, dtype=bool)
+        for signal in case.deviations:
+            evidence = case.evidence(signal, everyone)
+            assert np.isfinite([evidence.value, evidence.expected]).all()
+            assert ", usually " in evidence.text
+
+    def test_a_link_without_data_differs_from_its_peers(self):
         training = Training(n=32)
         hosts = [
             HostSeries(

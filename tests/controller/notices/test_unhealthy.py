@@ -58,6 +58,14 @@ def test_a_lasting_diagnosis_is_sent_once(world: World) -> None:
     assert world.commands == []
 
 
+def test_evidence_that_does_not_name_the_gpu_follows_its_name(world: World) -> None:
+    stalled = {"text": "nothing computed for 700 s", "workers": ["n2 GPU 1"]}
+    world.found = [verdict(verdict={"coverage": 0.97, "evidence": [stalled], "next_step": ""})]
+    world.run_for(120)
+    body = world.sent[0][1].text.body
+    assert "91% confidence: n2 GPU-17-1; nothing computed for 700 s" in " ".join(body.split())
+
+
 def test_diagnoses_are_sent_only_if_the_site_requests_them(world: World) -> None:
     world.settings.write_text(SETTINGS)
     world.run_for(120)
