@@ -13,6 +13,7 @@ from slurm_gpu.diagnose.metric import HOST_METRICS, Metric
 from slurm_gpu.diagnose.robust import Matrix
 from slurm_gpu.wire import DeviceFacts, Event, Timeline, Window
 from slurm_gpu.wire.timeline import FULL, GAP
+from slurm_gpu.wire.window import FRACTIONS
 
 # Maximum number of bins of a grid: over an hour with bins of 1 s. Data of longer periods come from timelines
 # with at most 256 bins.
@@ -153,13 +154,6 @@ def worker_series_of_timeline(worker: JobWorker, timeline: Timeline) -> WorkerSe
 
 
 _THROTTLE = "throttle."
-_WINDOW_SERIES = {
-    Metric.UTIL: ("util_pct", 0.01),
-    Metric.SM_ACTIVE: ("sm_active_frac", 1.0),
-    Metric.TENSOR: ("tensor_frac", 1.0),
-    Metric.DRAM: ("dram_frac", 1.0),
-    Metric.MEM_USED: ("mem_used_frac", 1.0),
-}
 
 
 def worker_series_of_windows(
@@ -219,9 +213,9 @@ def _raw(window: Window) -> dict[Metric, Matrix]:
         return None if packed is None else np.frombuffer(packed, dtype="<f4").astype(np.float64)
 
     values = {}
-    for metric, (name, scale) in _WINDOW_SERIES.items():
+    for metric, (name, scale) in FRACTIONS.items():
         if (found := row(name)) is not None:
-            values[metric] = found * scale
+            values[Metric(metric)] = found * scale
     for metric, name in ((Metric.POWER, "power_w"), (Metric.SM_CLOCK, "sm_clock_mhz")):
         if (found := row(name)) is not None:
             values[metric] = found

@@ -179,7 +179,7 @@ ROUTES = (
     ),
     _job_route(
         "/api/v1/jobs/{job}/timeline",
-        "The timeline of each run on each device.",
+        "The timeline of each run on each device; of running jobs with up to 64 GPUs up to the last minute.",
         "timeline",
         jobpages.timelines_body,
         schemas.TIMELINES,

@@ -19,6 +19,16 @@ _MAX_SERIES = 32
 _FLOAT_BYTES = 4
 
 
+# Series by their names in timelines: the name in windows, and the factor that makes it a fraction of 1.
+FRACTIONS = {
+    "util": ("util_pct", 0.01),
+    "mem_used": ("mem_used_frac", 1.0),
+    "sm_active": ("sm_active_frac", 1.0),
+    "tensor": ("tensor_frac", 1.0),
+    "dram": ("dram_frac", 1.0),
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
     """The window of one (segment, device).

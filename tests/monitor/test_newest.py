@@ -138,6 +138,11 @@ def test_hidden_and_ended_runs_request_no_windows(site: Site, monkeypatch: pytes
     assert site.answer(site.course) == site.course.devices
 
 
+def test_jobs_with_very_many_gpus_request_no_windows(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slurm_gpu.monitor.job.newest.MOST_DEVICES", len(site.course.devices or ()) - 1)
+    assert site.answer(site.course) == site.course.devices
+
+
 def test_without_windows_the_stored_timelines_remain(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(job: str) -> Sequence[NodeWindow]:
         raise NotFoundError("no window is stored")

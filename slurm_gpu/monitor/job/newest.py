@@ -15,32 +15,30 @@ from slurm_gpu.errors import DatabaseError
 from slurm_gpu.wire import DeviceFacts, Timeline, Window
 from slurm_gpu.wire.answers.runs import DeviceTimeline, NodeWindow, Run, RunTimeline
 from slurm_gpu.wire.timeline import GAP, level
+from slurm_gpu.wire.window import FRACTIONS
 
 # The width of bins if a device has no timeline yet.
 _FIRST_WIDTH_S = 4
 # Minimum measured share of a bin.
 _LEAST_KNOWN = 0.5
-# Names of series in windows, and the factors that convert them to fractions.
-_SCALES = {
-    "util": ("util_pct", 0.01),
-    "mem_used": ("mem_used_frac", 1.0),
-    "sm_active": ("sm_active_frac", 1.0),
-    "tensor": ("tensor_frac", 1.0),
-    "dram": ("dram_frac", 1.0),
-}
+# Windows of more GPUs take too long to read for a page that is reloaded every 30 s.
+MOST_DEVICES = 64
 
 
 def with_newest(
     source: DatabaseClient, job: str, runs: Sequence[Run], timelines: Sequence[RunTimeline]
 ) -> Sequence[RunTimeline]:
-    """Append windows to the visible timelines of running runs; request the windows if they are missing."""
+    """Append windows to the visible timelines of running runs; request the windows if they are missing.
+
+    If the runs have more than MOST_DEVICES GPUs in total, return the stored timelines.
+    """
     running = {(run.job_id, run.submit_s): run for run in runs if run.has_started and run.end_s is None}
-    wanted = {
-        (item.job_id, item.submit_s)
+    n_devices = [
+        max(len(item.devices), len(run.devices or ()))
         for item in timelines
-        if item.devices is not None and (item.job_id, item.submit_s) in running
-    }
-    if not wanted:
+        if item.devices is not None and (run := running.get((item.job_id, item.submit_s))) is not None
+    ]
+    if not n_devices or sum(n_devices) > MOST_DEVICES:
         return timelines
     try:
         windows = sorted(source.windows(job), key=lambda window: window.start_s)
@@ -95,11 +93,12 @@ def _binned(
 ) -> bytes:
     """Return the levels of `n_bins` bins from 0; the first value begins at `start_s`."""
     sums, known_s = [0.0] * n_bins, [0.0] * n_bins
-    for place, value in enumerate(values):
+    for place in range(max(0, math.floor(-start_s / sample_s)), len(values)):
+        value = values[place]
+        if value is None:
+            continue
         first_s = start_s + place * sample_s
         last_s = first_s + sample_s
-        if value is None or last_s <= 0:
-            continue
         for at in range(max(0, math.floor(first_s / width_s)), min(n_bins, math.ceil(last_s / width_s))):
             overlap_s = min(last_s, (at + 1) * width_s) - max(first_s, at * width_s)
             sums[at] += value * overlap_s
@@ -112,7 +111,7 @@ def _binned(
 
 def _fractions(window: Window, facts: DeviceFacts | None) -> dict[str, list[float | None]]:
     """Return the series of a window as fractions of 1, by their names in timelines."""
-    found = {name: _scaled(window.values(own), scale) for name, (own, scale) in _SCALES.items()}
+    found = {name: _scaled(window.values(own), scale) for name, (own, scale) in FRACTIONS.items()}
     if facts is not None:
         if facts.power_limit_w:
             found["power"] = _scaled(window.values("power_w"), 1 / facts.power_limit_w)
