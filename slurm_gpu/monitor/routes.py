@@ -159,6 +159,9 @@ ROUTES = (
         ((JSON, schemas.ENDED_RUNS),),
         (
             RouteParameter(
+                "own", "true for the viewer's own runs", {"type": "string", "enum": list(ended.FLAGS)}
+            ),
+            RouteParameter(
                 "find",
                 "a job, user, account or application; also user:NAME, account:NAME, app:NAME",
                 schemas.TEXT,

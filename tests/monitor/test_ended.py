@@ -57,6 +57,17 @@ def test_users_list_their_own_runs_whatever_they_search(here: Here) -> None:
         assert {run["user"] for run in ask(here, find=find)["runs"]} <= {here.viewer.user}
 
 
+def test_operators_can_list_and_search_their_own_runs(here: Here) -> None:
+    me = owner(here)
+    here.viewer = Viewer(me.user, me.uid, operator=True)
+    own = ask(here, own="true")["runs"]
+    assert {run["user"] for run in own} == {me.user}
+    found = ask(here, own="true", find=own[0]["account"])["runs"]
+    assert found
+    assert {run["user"] for run in found} == {me.user}
+    assert len({run["user"] for run in ask(here)["runs"]}) > 1
+
+
 def test_runs_of_a_previous_owner_of_the_name_are_hidden(here: Here) -> None:
     here.viewer = Viewer(owner(here).user, 4242, operator=False)
     assert ask(here)["runs"] == []

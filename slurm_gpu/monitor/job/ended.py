@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from msgspec import structs
 from starlette.requests import HTTPConnection
 from starlette.types import Receive, Scope, Send
 
@@ -16,7 +17,7 @@ from slurm_gpu.monitor.http.rate_limiter import RequestSlots
 from slurm_gpu.monitor.http.response import JSON, CachedResponse
 from slurm_gpu.monitor.job.pages import is_job
 from slurm_gpu.monitor.viewer import Viewer, ViewerOf
-from slurm_gpu.wire.answers.runs import Run, RunPage
+from slurm_gpu.wire.answers.runs import RunPage
 
 PAGE = 50
 DAYS = 30
@@ -28,12 +29,14 @@ SORTS = {
     "ran": "RUN_h",
     "waited": "WAIT_h",
     "util": "uGPUcore",
-    "energy": "energy_j",
 }
 ORDERS = ("desc", "asc")
+FLAGS = ("false", "true")
 # The filters that a search can name, such as account:vision, and their names in DatabaseClient.runs.
 _KINDS = {"user": "user", "account": "accounts", "app": "app"}
-_PARAMETERS = ("find", "sort", "order", "cursor")
+# Fields of a run that lists do not contain.
+_DETAILS: Mapping[str, None] = dict.fromkeys(("devices", "hosts", "events", "device_facts"))
+_PARAMETERS = ("own", "find", "sort", "order", "cursor")
 
 
 class EndedRunsPage:
@@ -55,7 +58,7 @@ class EndedRunsPage:
             with self._connect() as source:
                 page, kind = find_runs(source, viewer, query, since_s)
             body = {
-                "runs": [_row(run) for run in page.runs],
+                "runs": [run.to_json() for run in page.runs],
                 "cursor": page.cursor,
                 "matched": kind,
                 "since_s": since_s,
@@ -72,15 +75,18 @@ def find_runs(
 ) -> tuple[RunPage, str | None]:
     """Return a page of ended runs, and whether the search matched a job, user, account or application.
 
-    A name without a kind is searched as a user first, then as an account, and then as an application.
+    With `own`, operators also get only their own runs. A name without a kind is searched as a user first,
+    then as an account, and then as an application.
     """
-    find = query["find"]
+    find, is_own = query["find"], query["own"] == "true" or not viewer.operator
+    visibility = viewer.own if is_own else viewer.visibility
     if is_job(find):
-        runs = [run for run in source.run(find) if run.end_s is not None and _may_list(viewer, run)]
+        ended = [run for run in source.run(find) if run.end_s is not None]
+        runs = [structs.replace(run, **_DETAILS) for run in ended if visibility.may_see(run.user, run.uid)]
         return RunPage(runs=runs, cursor=None), "job"
     page = RunPage(runs=(), cursor=None)
     found: str | None = None
-    for kind, filters in _filters(find, viewer):
+    for kind, filters in _filters(find, viewer.user if is_own else None):
         page, found = (
             source.runs(
                 **filters,
@@ -95,13 +101,16 @@ def find_runs(
         )
         if page.runs:
             break
-    runs = [run for run in page.runs if _may_list(viewer, run)]
+    runs = [run for run in page.runs if visibility.may_see(run.user, run.uid)]
     return RunPage(runs=runs, cursor=page.cursor), found
 
 
-def _filters(find: str, viewer: Viewer) -> Iterator[tuple[str | None, dict[str, Any]]]:
-    """Yield the filters to try in order, each with the kind of name that it searches."""
-    own: dict[str, Any] = {} if viewer.operator else {"user": viewer.user}
+def _filters(find: str, user: str | None) -> Iterator[tuple[str | None, dict[str, Any]]]:
+    """Yield the filters to try in order, each with the kind of name that it searches.
+
+    If `user` is given, all filters select only runs of this user.
+    """
+    own: dict[str, Any] = {} if user is None else {"user": user}
     if not find:
         yield None, own
         return
@@ -109,14 +118,10 @@ def _filters(find: str, viewer: Viewer) -> Iterator[tuple[str | None, dict[str, 
     kinds = [kind] if colon and kind in _KINDS else list(_KINDS)
     name = name if colon and kind in _KINDS else find
     for each in kinds:
-        if each != "user" or viewer.operator:
+        if each != "user" or user is None:
             yield each, own | {_KINDS[each]: (name,) if each == "account" else name}
-        elif name == viewer.user:
+        elif name == user:
             yield each, own
-
-
-def _may_list(viewer: Viewer, run: Run) -> bool:
-    return viewer.visibility.may_see(run.user, run.uid)
 
 
 def _read(given: Mapping[str, str]) -> dict[str, str]:
@@ -124,32 +129,8 @@ def _read(given: Mapping[str, str]) -> dict[str, str]:
         if name not in _PARAMETERS:
             raise UsageError(f"{name[:40]!r} is unknown; write one of {', '.join(_PARAMETERS)}")
     query = {"find": given.get("find", "").strip(), "cursor": given.get("cursor", "")}
-    for name, allowed in (("sort", tuple(SORTS)), ("order", ORDERS)):
+    for name, allowed in (("own", FLAGS), ("sort", tuple(SORTS)), ("order", ORDERS)):
         query[name] = given.get(name, allowed[0])
         if query[name] not in allowed:
             raise UsageError(f"{name}: {query[name][:40]!r} must be one of {', '.join(allowed)}")
     return query
-
-
-def _row(run: Run) -> dict[str, Any]:
-    """Return the columns of the page; times in seconds, `util_pct` and `mem_pct` are means of the run."""
-    return {
-        "id": run.id,
-        "job_id": run.job_id,
-        "submit_s": run.submit_s,
-        "name": run.name,
-        "user": run.user,
-        "account": run.account,
-        "partition": run.partition,
-        "app": run.app,
-        "state": run.state,
-        "n_gpus": run.n_gpus,
-        "gpu_type": run.gpu_type,
-        "start_s": run.start_s,
-        "end_s": run.end_s,
-        "elapsed_s": run.elapsed_s,
-        "wait_s": None if run.wait_h is None else round(3600 * run.wait_h),
-        "util_pct": run.ugpucore,
-        "mem_pct": run.ugpumem,
-        "energy_j": run.energy_j,
-    }

@@ -42,15 +42,14 @@ def ended(job_id: int, **more: Any) -> dict[str, Any]:
         "partition": "gpu",
         "app": "pytorch",
         "state": "COMPLETED",
-        "n_gpus": 4,
-        "gpu_type": "a100",
+        "full": True,
+        "nGPU": 4,
         "start_s": NOW_S - 8000,
         "end_s": NOW_S - 800,
         "elapsed_s": 7200,
-        "wait_s": 1000,
-        "util_pct": 75.0,
-        "mem_pct": 40.0,
-        "energy_j": 1e6,
+        "WAIT_h": 1000 / 3600,
+        "RUN_h": 2.0,
+        "uGPUcore": 75.0,
     } | more
 
 
@@ -131,10 +130,28 @@ def test_ended_jobs_come_in_pages_and_are_sorted_by_the_database(opened: Callabl
     tab.page.get_by_role("button", name="Utilisation").click()
     tab.page.locator("th[aria-sort]", has_text="Utilisation").wait_for()
     requests = [path for path in tab.served.asked if path.startswith("/api/v1/runs")]
-    assert requests[0].endswith("runs?find=&sort=end&order=desc")
+    assert requests[0].endswith("runs?own=false&find=&sort=end&order=desc")
     assert requests[1].endswith("&cursor=next")
-    assert requests[2].endswith("runs?find=&sort=util&order=desc")
+    assert requests[2].endswith("runs?own=false&find=&sort=util&order=desc")
+    with tab.page.expect_request("**/runs?own=true&find=vision&*"):
+        tab.page.get_by_role("button", name="My jobs").click()
+        tab.page.fill("#find", "vision")
     assert not tab.said
+
+
+def test_a_late_answer_does_not_replace_that_of_a_later_search(opened: Callable[..., Tab]):
+    tab = opened(cluster(), "jobs?state=ended")
+    listed(tab)
+    late: list[Any] = []
+    tab.page.route("**/runs?*find=slow*", lambda route: late.append(route))
+    with tab.page.expect_request("**/runs?*find=slow*"):
+        tab.page.fill("#find", "slow")
+    with tab.page.expect_response("**/runs?*find=fast*"):
+        tab.page.fill("#find", "fast")
+    assert ids(tab) == ["9", "8"]
+    with tab.page.expect_response("**/runs?*find=slow*"):
+        late[0].fulfill(json=page([ended(1)]))
+    assert ids(tab) == ["9", "8"]
 
 
 def test_users_see_their_own_jobs_first(opened: Callable[..., Tab]):

@@ -33,10 +33,10 @@ const PENDING = [
 ];
 const ENDED = [
   ID, text("state", "State", (job) => job.state.toLowerCase()), ...OWNER, text("app", "Application"),
-  number("gpus", "GPUs", (job) => job.n_gpus),
-  number("util", "Utilisation", (job) => job.util_pct, "%"),
-  number("idle", "Idle GPU-hours", (job) => (job.util_pct === null || job.n_gpus === null || job.elapsed_s === null ? null : job.n_gpus * job.elapsed_s / 3600 * (1 - job.util_pct / 100))),
-  lasting("waited", "Waited", (job) => job.wait_s),
+  number("gpus", "GPUs", (job) => job.nGPU),
+  number("util", "Utilisation", (job) => job.uGPUcore, "%"),
+  number("idle", "Idle GPU-hours", (job) => ([job.uGPUcore, job.nGPU, job.RUN_h].includes(null) ? null : job.nGPU * job.RUN_h * (1 - job.uGPUcore / 100))),
+  lasting("waited", "Waited", (job) => (job.WAIT_h === null ? null : Math.round(3600 * job.WAIT_h))),
   lasting("ran", "Ran", (job) => job.elapsed_s),
   moment("start", "Started", (job) => job.start_s),
   moment("end", "Ended", (job) => job.end_s),

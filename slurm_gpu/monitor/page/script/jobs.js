@@ -17,8 +17,9 @@ const cluster = new Cluster();
 const given = address.read(["state", "view", "find", "sort", "order"]);
 const chosen = { state: given.state in TABLES ? given.state : "running", view: given.view, find: given.find ?? "", sort: given.sort, order: given.order };
 let rows = [], shown = MOST_ROWS, typing = 0, file = null;
-// The pages of ended runs for the query `of`; `cursor` is null after the last page.
+// The pages of ended runs for the query `of`, which is null until they have arrived; `cursor` is null after the last page.
 let ended = { of: null, runs: [], cursor: null, matched: null, error: null };
+let requested = null; // the newest request for ended runs
 
 const live = new Live(cluster, { metric: () => METRIC, changed, health });
 
@@ -68,17 +69,21 @@ function useOf(job) {
 
 // Load the first or the next page of ended runs.
 async function load(isNext = false) {
-  const find = isMine() && me()?.operator ? `user:${me().user}` : chosen.find;
-  const query = new URLSearchParams({ find, sort: column().name, order: order() });
+  const query = new URLSearchParams({ own: isMine(), find: chosen.find, sort: column().name, order: order() });
   const of = query.toString();
   if (isNext) query.set("cursor", ended.cursor);
+  const asked = query.toString();
+  if (isNext && requested === asked) return; // the page is already on its way
+  requested = asked;
   try {
     const { value } = await json(`runs?${query}`);
-    const before = isNext && ended.of === of ? ended.runs : [];
-    ended = { of, runs: [...before, ...value.runs], cursor: value.cursor, matched: value.matched, error: null };
+    if (requested !== asked) return; // the viewer has chosen something else
+    ended = { of, runs: isNext ? [...ended.runs, ...value.runs] : value.runs, cursor: value.cursor, matched: value.matched, error: null };
   } catch (error) {
     if (!(error instanceof WireError)) throw error;
+    if (requested !== asked) return;
     ended = { ...ended, of, error: error.message };
+    requested = null;
   }
   show();
 }
@@ -125,7 +130,7 @@ function endedText() {
   if (ended.of === null) return "";
   const kind = { app: "application" }[ended.matched] ?? ended.matched;
   const of = kind === null || kind === "job" ? "" : ` of ${kind} ${chosen.find.replace(/^(user|account|app):/, "")}`;
-  return `${ended.cursor === null ? "" : "First "}${words.counts(rows.length, "job")}${isMine() ? "" : of}`;
+  return `${ended.cursor === null ? "" : "First "}${words.counts(rows.length, "job")}${of}`;
 }
 
 function choose(what) {

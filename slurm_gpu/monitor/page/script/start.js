@@ -110,7 +110,7 @@ function show() {
   if (byId("list").open) list(byId("list").querySelector(".scroll"), cluster, now, octets, now_s());
 }
 
-// Return for each octet whether its value is beyond the threshold.
+// Return for each octet whether squares with its value have a ring.
 function marksOf(now, asked) {
   return Array.from({ length: 256 }, (_, octet) => {
     if (asked === null || octet === GAP) return false;
