@@ -80,6 +80,19 @@ def test_a_job_is_followed_from_its_square_to_its_page_and_its_file(lab: Lab, si
     assert (cells["node"], cells["device"]) == (interval.node, uuid)
     assert float(cells["util_p95_pct"]) == pytest.approx(60, abs=2)
 
+    page.goto(urljoin(page.url, "jobs?state=ended&find=user:alice"))
+
+    def ended() -> list[str]:
+        page.reload()
+        page.locator("#table td, #table .none:not(:text('Loading'))").first.wait_for(timeout=_WAIT_MS)
+        row = page.locator("#table tbody tr", has=page.get_by_role("link", name=str(job), exact=True))
+        return [text.replace("\u00a0", " ") for text in row.locator("td").all_inner_texts()]
+
+    shown = wait_for(ended, 120, "Slurm's accounting has the end of the job", interval_s=2.0)
+    assert shown[1:5] == ["cancelled", "followed", "alice", "vision"]
+    assert shown[7] == "1"
+    assert re.fullmatch(r"(5[5-9]|60) %", shown[8]), shown
+
 
 def test_another_user_s_job_is_shown_only_as_running(lab: Lab, sign_in: SignIn) -> None:
     job = lab.submit("alice", "--gpus=1", "--time=5", "--job-name=mine-alone", script=_LONG)
