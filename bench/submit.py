@@ -301,23 +301,25 @@ def replace_tree(source: Path, target: Path) -> None:
     subprocess.run(["cp", "--archive", "--no-target-directory", source, target], check=True)
 
 
-def mean_95(values: list[float]) -> tuple[float, list[float]]:
-    """Return the mean and its 95 % interval; no interval for a single value."""
-    mean = statistics.fmean(values)
-    if len(values) < 2:
-        return round(mean, 3), []
-    margin = 1.96 * statistics.stdev(values) / len(values) ** 0.5
-    return round(mean, 3), [round(mean - margin, 3), round(mean + margin, 3)]
-
-
 def spread(mean: float, interval: list[float]) -> str:
     """Return the mean with its error in brackets."""
     return f"{mean:.3f}" + (f" (±{interval[1] - mean:.3f})" if interval else "")
 
 
 def ratio(of: list[Turn], to: list[Turn], value: str = "per_s") -> tuple[float, list[float]]:
-    """Return the ratio of submissions per second, or of another value, in the same turn."""
-    return mean_95([getattr(one, value) / getattr(other, value) for one, other in zip(of, to, strict=True)])
+    """Return the ratio of the mean submissions per second, or of the means of another value.
+
+    The mean of the turns' ratios would be too large if turns differ. The 95 % interval is that of the ratio
+    estimator: its error is the standard error of `of` − ratio × `to` in the same turn, divided by the mean of
+    `to`.
+    """
+    ours, others = ([getattr(turn, value) for turn in turns] for turns in (of, to))
+    found = sum(ours) / sum(others)
+    if len(ours) < 2:
+        return round(found, 3), []
+    left = [one - found * other for one, other in zip(ours, others, strict=True)]
+    margin = 1.96 * statistics.stdev(left) / len(left) ** 0.5 / statistics.fmean(others)
+    return round(found, 3), [round(found - margin, 3), round(found + margin, 3)]
 
 
 def take_turns(bench: Bench, size: int, options: argparse.Namespace) -> dict[str, list[Turn]]:

@@ -15,7 +15,7 @@ from slurm_gpu.policy.journal import ApplyJournal, ApplyState, Entry
 from slurm_gpu.policy.lua.install import Replacement, install, is_installed, restore
 from slurm_gpu.policy.native.difference import LimitChange, commands
 from slurm_gpu.policy.native.lending import NewQos
-from slurm_gpu.policy.native.required import SlurmdbdLimits
+from slurm_gpu.policy.native.plan import read_accounting
 from slurm_gpu.slurm.sacctmgr import Entity, Limits, Sacctmgr
 
 
@@ -150,7 +150,4 @@ class PolicyInstaller:
                 )
 
     def _found(self, cluster: str) -> dict[Entity, Limits]:
-        accounting = SlurmdbdLimits(
-            cluster=cluster, associations=self._store.associations(cluster), qos=self._store.qos()
-        )
-        return accounting.limits()
+        return read_accounting(self._store, cluster).limits()

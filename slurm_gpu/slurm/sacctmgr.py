@@ -52,7 +52,8 @@ _SETS = ("Flags", "Preempt", "QOS")
 _REMOVED = -1
 # Matches a name that sacctmgr reads as a single name wherever it occurs.
 _NAME = re.compile(r"[^\s,'\"|=()\x00-\x1f]+")
-_ENTITIES_PER_CALL = 200
+# With this many names of 255 characters, a list remains below Linux's 128 KiB for one argument.
+_ENTITIES_PER_CALL = 500
 _LOOP = "Preemption loop"
 # slurmdbd stores Preempt as ",2,". When it removes a name, it reads the empty text at the end as QOS 0.
 _PERHAPS_NO_LOOP = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from slurm_gpu.policy.language.account_trees import with_listed
@@ -126,13 +127,16 @@ def _is_left_to_users(policy: Policy, group: str) -> bool:
 
 
 def read_accounting(store: Sacctmgr, cluster: str) -> SlurmdbdLimits:
-    """Return the associations, QOS and tracked TRES of a cluster."""
-    return SlurmdbdLimits(
-        cluster=cluster,
-        associations=store.associations(cluster),
-        qos=store.qos(),
-        tres=store.tracked_tres(),
-    )
+    """Return the associations, QOS and tracked TRES of a cluster.
+
+    The three are read at the same time, because sacctmgr spends most of its time connecting to slurmdbd.
+    """
+    with ThreadPoolExecutor(3) as pool:
+        associations, qos = pool.submit(store.associations, cluster), pool.submit(store.qos)
+        tres = pool.submit(store.tracked_tres)
+        return SlurmdbdLimits(
+            cluster=cluster, associations=associations.result(), qos=qos.result(), tres=tres.result()
+        )
 
 
 def _not_enforced(settings: SlurmSettings) -> tuple[str, ...]:
