@@ -14,6 +14,7 @@ from typing import Self
 
 import msgspec
 
+from lab.synthetic_usage import usage_of
 from slurm_gpu.errors import UsageError
 from slurm_gpu.text.hostlist import compress
 from slurm_gpu.wire import DeviceFacts, Live, LiveDevice, Mean, Record, Timeline
@@ -31,6 +32,7 @@ from slurm_gpu.wire.answers.runs import (
     RunPage,
     RunTimeline,
 )
+from slurm_gpu.wire.answers.usage import ClusterUsage
 from slurm_gpu.wire.answers.verdicts import Verdicts
 
 GPUS_PER_NODE = 8
@@ -175,6 +177,10 @@ class SyntheticCluster:
         )
         return Running(as_of_s=self.now_s, jobs=jobs, xids=())
 
+    def usage(self, days: int) -> ClusterUsage:
+        """Return the usage over the last days."""
+        return usage_of(self._n_nodes * GPUS_PER_NODE, days, self.now_s)
+
     def verdicts(self) -> Verdicts:
         """Return no verdicts, as if no training runs were watched."""
         return Verdicts(as_of_s=None, watched=0, verdicts=(), suspects=())
@@ -282,7 +288,7 @@ class SyntheticCluster:
         each = {"on": "each job's time limit", "key": "walltime", "unit": "s", "limit": 172_800}
         limits = [
             common | total | {"left": max(0.0, 64.0 - used)},
-            common | each | {"used": None, "left": None},
+            common | each | {"per": "job", "used": None, "left": None},
         ]
         return Quota(user=user, as_of_s=self.now_s, limits=limits, why=None)
 

@@ -38,6 +38,7 @@ from slurm_gpu.wire.answers.runs import (
     RunPage,
     RunTimeline,
 )
+from slurm_gpu.wire.answers.usage import ClusterUsage
 from slurm_gpu.wire.answers.verdicts import Verdicts
 from slurm_gpu.wire.headers import READS_ALL, READS_HEADER
 from slurm_gpu.wire.live import Refresh
@@ -251,6 +252,10 @@ class DatabaseClient:
     def cluster(self) -> ClusterState:
         """Return all nodes, the jobs on them and the pending jobs, as last reported by slurmctld."""
         return self._get(ClusterState, "/v1/cluster")
+
+    def usage(self, days: int) -> ClusterUsage:
+        """Return the cluster's GPUs over the last 1, 7 or 30 days; utilisation only for operators."""
+        return self._get(ClusterUsage, "/v1/usage", {"days": str(days)})
 
     def running(self) -> Running:
         """Return the GPU use of the caller's running jobs or, for operators, of all running jobs."""

@@ -23,6 +23,7 @@ from slurm_gpu.database.http.rate_limits import BoundedCallers
 from slurm_gpu.database.ingest.posts import Posts
 from slurm_gpu.database.reservations.api import ReservationPages
 from slurm_gpu.database.services import Services
+from slurm_gpu.database.usage.api import UsagePage
 from slurm_gpu.database.verdicts.api import VerdictsPage
 
 
@@ -42,6 +43,7 @@ def make_app(services: Services, posts: Posts) -> Starlette:
         Route("/v1/running", RunningPage(services).get, methods=["GET"]),
         Route("/v1/verdicts", VerdictsPage(services.authenticator, services.verdicts).get, methods=["GET"]),
         Route("/v1/cluster", reads.get_cluster, methods=["GET"]),
+        Route("/v1/usage", UsagePage(services).get, methods=["GET"]),
         Route("/v1/forecast", forecasts.get_forecast, methods=["GET"]),
         Route("/v1/forecast/{job}", forecasts.get_job_forecast, methods=["GET"]),
         Route("/v1/quota", quotas.wanted, methods=["GET"]),

@@ -38,6 +38,7 @@ from slurm_gpu.database.services import Services
 from slurm_gpu.database.settings import DaemonSettings, default_address, load_settings
 from slurm_gpu.database.storage.engine import Database, UnusableDatabaseError
 from slurm_gpu.database.storage.upgrade import make_ready
+from slurm_gpu.database.usage.recorder import recording_usage
 from slurm_gpu.database.verdicts.thread import watching
 from slurm_gpu.errors import DatabaseError, exit_code_of
 from slurm_gpu.http.identity import Authenticator
@@ -116,6 +117,7 @@ def _run(options: argparse.Namespace) -> None:
     server = make_server(answering, ingest_server, stopping)
     with (
         watching(services),
+        recording_usage(services),
         giving_back(),
         importing.running(answering.is_behind),
         workers.running(server.adopt),

@@ -72,6 +72,7 @@ PARAMETERS = {
         "unknown",
     ),
     "/v1/forecast": ("gpus", "nodes", "cores", "memory_mib", "time_limit_s", "account", "partition"),
+    "/v1/usage": ("days",),
     "/v1/audit": ("limit",),
     "/v1/decisions": ("limit", "rule"),
     "/v1/reservations": ("past", "ids"),

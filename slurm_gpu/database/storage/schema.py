@@ -427,6 +427,20 @@ reservation = Table(
     **_OPTIONS,
 )
 
+cluster_usage = Table(
+    "cluster_usage",
+    metadata,
+    Column("cluster", String(NAME_LENGTH), primary_key=True),
+    Column("from_s", BigInteger, primary_key=True, autoincrement=False),
+    Column("n_samples", Integer, nullable=False),
+    Column("gpus", Double, nullable=False),
+    Column("allocated", Double, nullable=False),
+    Column("busy", Double),
+    Column("waiting_jobs", Double, nullable=False),
+    Column("waiting_gpus", Double, nullable=False),
+    **_OPTIONS,
+)
+
 watermark = Table(
     "watermark",
     metadata,

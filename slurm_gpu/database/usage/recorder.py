@@ -1,0 +1,77 @@
+"""Record the cluster's usage every minute in a thread of slurm-gpudbd."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterator
+from functools import partial
+
+from slurm_gpu.daemon.outage_log import OutageLog
+from slurm_gpu.database.services import Services
+from slurm_gpu.database.usage.sample import UsageBin, count_gpus
+from slurm_gpu.database.usage.store import store_bin
+
+log = logging.getLogger(__name__)
+
+EVERY_S = 60.0
+
+
+class UsageRecorder:
+    """Counts GPUs and stores the means of five minutes; call `run_once` every minute.
+
+    The current bin is stored after each sample, so that at most one sample is lost when the process ends.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._bin = UsageBin.at(0)
+
+    def run_once(self) -> None:
+        """Add a sample, unless slurmctld has not answered in the last EVERY_S.
+
+        Raise DatabaseError if it cannot be stored. The sample is then stored together with the next one.
+        """
+        services = self._services
+        nodes, queue = services.view.nodes_now(), services.view.queue_now()
+        now_s = services.clock.wall()
+        if not nodes or queue is None or abs(now_s - queue.as_of_s) > EVERY_S:
+            return
+        current = UsageBin.at(now_s)
+        if current.from_s != self._bin.from_s:
+            self._bin = current
+        live = services.memory.board.values()
+        self._bin.samples.append(count_gpus(nodes, queue.by_id.values(), live, services.min_coverage))
+        services.database.write(partial(store_bin, cluster=services.cluster, found=self._bin))
+
+
+@contextlib.contextmanager
+def recording_usage(services: Services) -> Iterator[None]:
+    """Record the usage within the context."""
+    stop = threading.Event()
+    thread = threading.Thread(target=_record, args=(services, stop), name="usage", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(timeout=1)  # the thread may be waiting for the database
+
+
+def _record(services: Services, stop: threading.Event) -> None:
+    recorder = UsageRecorder(services)
+    outage = OutageLog(
+        log,
+        "the cluster's usage is not recorded: %s",
+        services.clock,
+        over="the cluster's usage is recorded again",
+    )
+    while not stop.is_set():
+        try:
+            recorder.run_once()
+        except Exception as error:  # an error must not end the recording
+            outage.failed(error)
+        else:
+            outage.worked()
+        stop.wait(EVERY_S)
