@@ -71,9 +71,17 @@ _Three = tuple[float, float, float]
 
 
 def style_rules() -> str:
-    """Return CSS custom properties for light and dark backgrounds. Printed pages use the light background."""
+    """Return CSS custom properties for light and dark backgrounds.
+
+    The attribute data-theme of the root element overrides the system's preference. Printed pages use the
+    light background.
+    """
     light, dark = (reports.variables(INKS[ground]) for ground in GROUNDS)
-    return f":root{{{light}}}\n@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}\n"
+    return (
+        f":root{{{light}}}\n"
+        f"@media screen and (prefers-color-scheme:dark){{:root:not([data-theme]){{{dark}}}}}\n"
+        f"@media screen{{:root[data-theme=dark]{{{dark}}}}}\n"
+    )
 
 
 def script_module() -> str:

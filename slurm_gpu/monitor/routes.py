@@ -10,8 +10,9 @@ from starlette.types import ASGIApp
 from slurm_gpu.client.database_client import DatabaseClient
 from slurm_gpu.clock import Clock
 from slurm_gpu.monitor import schemas
-from slurm_gpu.monitor.cluster import responses
+from slurm_gpu.monitor.cluster import responses, usage
 from slurm_gpu.monitor.cluster.board import Board
+from slurm_gpu.monitor.cluster.usage import UsageListing
 from slurm_gpu.monitor.events import Events
 from slurm_gpu.monitor.http.rate_limiter import RequestSlots
 from slurm_gpu.monitor.http.response import CSV, JSON, OCTETS, SVG
@@ -139,6 +140,13 @@ ROUTES = (
         "Current and future reservations.",
         _state_listing("reservations", responses.reservations),
         ((JSON, schemas.RESERVATIONS),),
+    ),
+    ApiRoute(
+        "/api/v1/usage",
+        "Mean numbers of GPUs over the last days, in bins of equal length; only operators see `busy`.",
+        lambda site: UsageListing(site.connect, site.viewer_of, site.clock, site.slots),
+        ((JSON, schemas.USAGE),),
+        (RouteParameter("days", "1 by default", {"type": "string", "enum": list(usage.DAYS)}),),
     ),
     ApiRoute(
         "/api/v1/me",

@@ -145,6 +145,16 @@ FREE = an_object(
         )
     ),
 )
+_BINS = listed(null_or(NUMBER, "nothing was recorded"))
+USAGE = an_object(
+    from_s=described(WHOLE, "start of the first bin, UTC epoch seconds"),
+    bin_s=described(WHOLE, "length of each bin in seconds"),
+    gpus=described(_BINS, "GPUs of nodes in service, and allocated GPUs of other nodes"),
+    allocated=_BINS,
+    busy=described(_BINS, "allocated GPUs × their mean utilisation; null for users"),
+    waiting_jobs=_BINS,
+    waiting_gpus=described(_BINS, "GPUs that pending jobs request"),
+)
 QUEUE = an_object(
     reasons=listed(
         an_object(

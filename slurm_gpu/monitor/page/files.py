@@ -23,7 +23,9 @@ PAGES: Mapping[str, str] = {"/": "index.html", "/jobs": "jobs.html", "/job": "jo
 # The first module of each page. This module and its imports are bundled into one script.
 FIRST = {"index.html": "start", "jobs.html": "jobs", "job.html": "job"}
 _STYLE, _PALETTE = "monitor.css", "palette"
-STYLE_AND_ICON = (_STYLE, "icon.svg")
+STYLE_AND_ICONS = (_STYLE, "icon.svg", "icon-attention.svg", "icon-old.svg")
+# A script that is not bundled, because it must run before the page is painted.
+EARLY = "early"
 # The Content-Security-Policy of pages allows only scripts and styles that are files of this server.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -62,9 +64,10 @@ class PageFile:
 @cache
 def page_files() -> Mapping[str, PageFile]:
     """Return all files by path, such as "/" and "/page/0123456789abcdef/start.js"."""
-    parts = {name: _read(name) for name in STYLE_AND_ICON}
+    parts = {name: _read(name) for name in STYLE_AND_ICONS}
     parts[_STYLE] = style_rules().encode() + parts[_STYLE]
     parts |= {f"{first}.js": bundled(first, module).encode() for first in FIRST.values()}
+    parts[f"{EARLY}.js"] = module(EARLY).encode()
     parts |= {name: text().encode() for name, text in DRAWN.items()}
     digest = hashlib.sha256()
     for name, body in sorted(parts.items()):

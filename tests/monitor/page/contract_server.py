@@ -157,6 +157,7 @@ class _Handler(BaseHTTPRequestHandler):
                     "queue": world.queue,
                     "reservations": lambda: {"reservations": world.reservations},
                     "me": lambda: world.me,
+                    "usage": lambda: world.usage(int(query.get("days", ["1"])[0])),
                     "runs": lambda: world.ended.get(query.get("cursor", [""])[0]),
                 }[path]()
             self._json(answer, 200)

@@ -103,6 +103,19 @@ class World:
             of["next_free_s"] = min(ends, default=None)
         return {"types": list(types.values()), "as_of_s": self.as_of_s}
 
+    def usage(self, days: int) -> dict[str, Any]:
+        """Return the answer of GET /api/v1/usage: bins of an hour, of which the first has no data."""
+        bins = 24 * days
+        return {
+            "from_s": int(self.as_of_s) // 3600 * 3600 - (bins - 1) * 3600,
+            "bin_s": 3600,
+            "gpus": [None, *[self.n] * (bins - 1)],
+            "allocated": [None, *[self.n - 2] * (bins - 1)],
+            "busy": [None] * bins if not self.me["operator"] else [None, *[self.n / 2] * (bins - 1)],
+            "waiting_jobs": [None, *[3] * (bins - 1)],
+            "waiting_gpus": [None, *[6] * (bins - 1)],
+        }
+
     def queue(self) -> dict[str, Any]:
         """Return the answer of GET /api/v1/queue."""
         waiting = [job for job in self.jobs.values() if job["state"] == "PENDING"]

@@ -7,7 +7,7 @@ from importlib.resources import files
 import pytest
 
 from slurm_gpu.monitor.page.bundle import BundleError, bundled, in_order
-from slurm_gpu.monitor.page.files import DRAWN, FIRST, POLICY, module, page_files
+from slurm_gpu.monitor.page.files import DRAWN, EARLY, FIRST, POLICY, module, page_files
 
 SCRIPTS = sorted({name for first in FIRST.values() for name in in_order(first, module)})
 _HTML = ("/", "/jobs", "/job")
@@ -29,10 +29,12 @@ _MAKES_MARKUP_OR_CODE = (
 def test_every_file_is_sent_and_every_module_is_of_a_page():
     here = {item.name for item in files("slurm_gpu.monitor.page").iterdir() if item.is_file()}
     sent = {path.rsplit("/", 1)[1] for path in page_files() if path.startswith("/page/")}
-    scripts = {f"{first}.js" for first in FIRST.values()}
+    scripts = {f"{first}.js" for first in FIRST.values()} | {f"{EARLY}.js"}
     assert sent == {name for name in here if name.endswith((".css", ".svg"))} | scripts | DRAWN.keys()
     modules = files("slurm_gpu.monitor.page").joinpath("script").iterdir()
-    assert {f"{name}.js" for name in SCRIPTS} == {item.name for item in modules} | {"palette.js"}
+    assert {f"{name}.js" for name in SCRIPTS} | {f"{EARLY}.js"} == {item.name for item in modules} | {
+        "palette.js"
+    }
 
 
 @pytest.mark.parametrize("path", _HTML)
@@ -40,7 +42,8 @@ def test_a_page_requests_its_script_and_its_style_once(path: str):
     text = page_files()[path].body.decode()
     named = re.findall(r'(?:href|src)="(page/[^"]+)"', text)
     assert all(f"/{each}" in page_files() for each in named)
-    assert sorted(each.rsplit(".", 1)[1] for each in named) == ["css", "js", "svg"]
+    assert sorted(each.rsplit(".", 1)[1] for each in named) == ["css", "js", "js", "svg"]
+    assert named[1].endswith(f"/{EARLY}.js"), "before the style sheet"
 
 
 def _bundle(**modules: str) -> str:
@@ -109,7 +112,7 @@ def test_both_forms_are_the_same_and_have_an_etag_of_their_content():
 def test_only_files_with_a_version_in_their_path_are_immutable():
     for path, file in page_files().items():
         kept = "immutable" in file.headers["Cache-Control"]
-        assert kept == bool(re.fullmatch(r"/page/[0-9a-f]{16}/[a-z]+\.(js|css|svg)", path))
+        assert kept == bool(re.fullmatch(r"/page/[0-9a-f]{16}/[a-z-]+\.(js|css|svg)", path))
         assert file.headers["X-Content-Type-Options"] == "nosniff"
 
 

@@ -362,7 +362,7 @@ def test_hostile_names_are_text_and_do_nothing(job_tab: Callable[[World], Tab]):
     tab = job_tab(world)
     assert HOSTILE[0] in tab.page.inner_text("h1")
     assert HOSTILE[1] in tab.page.inner_text("#charts")
-    assert tab.page.evaluate("[document.scripts.length, document.images.length]") == [1, 0]
+    assert tab.page.evaluate("[document.scripts.length, document.images.length]") == [2, 0]
     assert tab.said == []
 
 

@@ -1,5 +1,7 @@
 // Store the viewer's choices in the page's address. A link then opens the page with the same choices.
 
+import { carry } from "./shell.js";
+
 // Return the choices with these names; null for each that is not in the address.
 export function read(names) {
   const given = new URLSearchParams(location.search);
@@ -15,6 +17,7 @@ export function write(chosen) {
   }
   const query = given.toString();
   history.replaceState(null, "", query ? `?${query}` : location.pathname);
+  carry();
 }
 
 // Return the address of a job's page. For pending array tasks that Slurm has not split yet, such as 9_2-3%1, use the

@@ -19,7 +19,7 @@ const OWNER = [text("name", "Name"), text("user", "User"), text("account", "Acco
 const RUNNING = [
   ID, text("state", "State", (job) => job.state?.toLowerCase()), ...OWNER,
   number("gpus", "GPUs", (job) => job.n_gpus),
-  number("util", "Utilisation now", (job) => job.util_pct, "%"),
+  number("util", "Utilisation now", (job) => job.mean, "%"),
   number("idle", "At 0 % now", (job) => job.n_idle),
   moment("start", "Started", (job) => job.start_s ?? null),
   moment("end", "Frees by", (job) => job.end_s ?? null),
@@ -41,6 +41,15 @@ const ENDED = [
   moment("start", "Started", (job) => job.start_s),
   moment("end", "Ended", (job) => job.end_s),
 ];
+// Return the columns of running jobs on the page of the cluster; `metric` is the metric of the squares.
+export const columnsOnMap = (metric) => [
+  ID, ...OWNER.slice(0, 3),
+  number("gpus", "GPUs", (job) => job.n_gpus),
+  ...(metric.own ? [] : [number("mean", metric.title, (job) => job.mean, metric.unit)]),
+  moment("start", "Started", (job) => job.start_s ?? null),
+  moment("end", "Frees by", (job) => job.end_s ?? null),
+];
+
 // The columns of each table, the order at first, and the columns that slurm-gpudbd sorts; null if the page sorts all.
 export const TABLES = {
   running: { columns: RUNNING, sort: "start", order: "desc", sorted: null },

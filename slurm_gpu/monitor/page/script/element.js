@@ -27,16 +27,18 @@ export function fill(element, ...children) {
 const REACHED = "a, button, summary";
 
 // Replace children that are updated every few seconds. Equal children are kept, opened details remain open, and the
-// keyboard focus is kept.
+// keyboard focus is kept: on the element with the same data-key or, without a key, at the same position.
 export function refill(element, ...children) {
   const next = make("div", {}, ...children);
   const [was, will] = [element, next].map((one) => [...one.querySelectorAll("details")]);
   was.forEach((one, place) => { if (will[place]) will[place].open = one.open; });
   const [before, after] = [[...element.childNodes], [...next.childNodes]];
   if (before.length === after.length && before.every((one, place) => one.isEqualNode(after[place]))) return;
-  const focus = [...element.querySelectorAll(REACHED)].indexOf(document.activeElement);
+  const focus = [...element.querySelectorAll(REACHED)].indexOf(document.activeElement), key = document.activeElement?.dataset.key;
   element.replaceChildren(...after);
-  if (focus >= 0) element.querySelectorAll(REACHED)[focus]?.focus({ preventScroll: true });
+  if (focus < 0) return;
+  const reached = [...element.querySelectorAll(REACHED)];
+  (key === undefined ? reached[focus] : reached.find((one) => one.dataset.key === key))?.focus({ preventScroll: true });
 }
 
 // Set a text only if it changes, because screen readers announce each change.

@@ -5,8 +5,9 @@ import { Cluster } from "./cluster.js";
 import { TABLES, csv, sorted } from "./columns.js";
 import { byId, fill, make, refill, say } from "./element.js";
 import { findJobs } from "./finding.js";
+import { jobTable, useOf } from "./jobtable.js";
 import { Live } from "./live.js";
-import { GAP } from "./paint.js";
+import { startShell } from "./shell.js";
 import { WireError, json, now_s } from "./wire.js";
 import * as words from "./words.js";
 
@@ -56,15 +57,7 @@ function queued() {
   const meanings = new Map((live.data.queue?.reasons ?? []).map((reason) => [reason.reason, reason.meaning]));
   return findJobs(cluster, chosen.find)
     .filter((job) => (job.state === "PENDING") === pending && (!isMine() || job.user === user))
-    .map((job) => (pending ? { ...job, why: meanings.get(job.reason) || job.reason || "not considered yet" } : { ...job, ...useOf(job) }));
-}
-
-// Return a job's mean utilisation now and its number of GPUs at 0 %; null if nothing was measured or the job is hidden.
-function useOf(job) {
-  const known = cluster.squaresOf(job).map((square) => cluster.octets[square]).filter((octet) => octet !== GAP);
-  if (!job.full || !known.length) return { util_pct: null, n_idle: null };
-  const { step } = cluster.metrics.find((one) => one.name === METRIC);
-  return { util_pct: step * known.reduce((sum, octet) => sum + octet, 0) / known.length, n_idle: known.filter((octet) => octet === 0).length };
+    .map((job) => (pending ? { ...job, why: meanings.get(job.reason) || job.reason || "not considered yet" } : { ...job, ...useOf(cluster, job, cluster.metrics.find((one) => one.name === METRIC), cluster.octets) }));
 }
 
 // Load the first or the next page of ended runs.
@@ -94,26 +87,13 @@ function show() {
   for (const button of byId("states").children) button.setAttribute("aria-pressed", String(button.dataset.state === chosen.state));
   for (const button of byId("views").children) button.setAttribute("aria-pressed", String((button.dataset.view === "mine") === isMine()));
   byId("views").hidden = isEnded && !me()?.operator; // users see only their own ended jobs
-  byId("find").placeholder = isEnded ? "job, user, account or application" : "job, name, user, account or node";
   say(byId("user"), me()?.user ?? "");
   say(byId("summary"), isEnded ? endedText() : queuedText());
   say(byId("note"), { running: "Utilisation is that of the last sample, averaged over the job's GPUs; a dash is not measured or visible only to the job's owner.", pending: "The expected start is Slurm's estimate.", ended: "Jobs that ended in the last 30 days. Idle GPU-hours are allocated GPU-hours × (1 − utilisation)." }[chosen.state]);
   say(byId("zone"), words.zoneText());
   const visible = isEnded ? rows : rows.slice(0, shown);
-  refill(byId("table"), visible.length ? tableOf(visible, now) : make("p", { class: "none" }, isEnded && ended.of === null ? "Loading…" : "No job matches."));
+  refill(byId("table"), visible.length ? jobTable(table().columns, visible, { by: column(), order: order(), isSortable, now_s: now, caption: `${chosen.state} jobs` }) : make("p", { class: "none" }, isEnded && ended.of === null ? "Loading…" : "No job matches."));
   byId("more").hidden = isEnded ? ended.cursor === null : rows.length <= shown;
-}
-
-function tableOf(visible, now) {
-  const { columns } = table(), by = column();
-  const head = columns.map((one) => {
-    const sort = one === by ? { asc: "ascending", desc: "descending" }[order()] : null;
-    const mark = sort === null ? "" : sort === "ascending" ? " ▲" : " ▼";
-    return make("th", { scope: "col", class: one.number ? "number" : null, "aria-sort": sort },
-      isSortable(one.name) ? make("button", { type: "button", class: "sort", "data-sort": one.name }, one.title, mark ? make("span", { "aria-hidden": "true" }, mark) : null) : one.title);
-  });
-  const body = visible.map((job) => make("tr", {}, columns.map((one) => make("td", { class: one.number ? "number" : null }, one.text(job, now)))));
-  return make("table", {}, make("caption", { class: "unseen" }, `${chosen.state} jobs`), make("thead", {}, make("tr", {}, head)), make("tbody", {}, body));
 }
 
 function queuedText() {
@@ -145,6 +125,7 @@ function choose(what) {
   show();
 }
 
+startShell();
 byId("find").value = chosen.find;
 byId("controls").addEventListener("submit", (event) => event.preventDefault());
 byId("states").addEventListener("click", (event) => {

@@ -1,5 +1,5 @@
-// Fill the panels next to the squares: alerts, free GPUs, the queue and reservations, and the viewer's own
-// jobs and limits. A panel without data shows a text instead.
+// Fill the panels next to the squares: free GPUs, the queue and reservations, and the viewer's own jobs and
+// limits. A panel without data shows a text instead.
 
 import { diagnosisPage, jobPage } from "./address.js";
 import { coded, make, refill as fill, table } from "./element.js";
@@ -7,51 +7,13 @@ import { startTexts } from "./wait.js";
 import * as words from "./words.js";
 
 const MOST = 60; // maximum rows of a list
-const FEW = 12; // maximum number of suspects, and of jobs that start next
+const FEW = 12; // maximum number of jobs that start next
 const NUMBER = (title) => ({ title, number: true });
 
 const idOf = (job) => make("bdi", {}, job.id);
 const linked = (job) => (job.full ? make("a", { href: jobPage(job.id) }, idOf(job)) : idOf(job));
 const diagnosed = (alert) => (alert.verdict ? make("a", { href: diagnosisPage(alert.id) }, "Diagnosis") : null);
 const nothing = (text) => make("p", { class: "none" }, text);
-const more = (left, noun) => (left > 0 ? make("p", { class: "note" }, `and ${words.counts(left, noun)} more`) : null);
-
-// List alerts, the most serious first, and suspects; `pressed` is the key of the alert whose squares are highlighted.
-// Before `complete_s`, jobs have not been watched for long enough to find all idle ones.
-export function attention(place, { alerts, suspects, jobs, pressed, light, now_s, known, complete_s }) {
-  if (!known) return fill(place, nothing("Not loaded yet."));
-  const early = complete_s > now_s ? `Alerts are incomplete until ${words.moment(complete_s, now_s)}: jobs that stopped using their GPUs may be missing.` : "";
-  if (!alerts.length) return fill(place, nothing(early || "No running job needs attention."), accused(suspects, now_s));
-  const rows = alerts.slice(0, MOST).map((alert) => {
-    const { short, what, todo } = words.alertText(alert), { key } = alert;
-    const allocated = jobs.get(alert.job_id)?.n_gpus ?? 0, of = allocated > alert.n ? `${words.count(alert.n)} of ` : "";
-    const squares = alert.squares.length ? of + words.counts(of ? allocated : alert.n, "GPU") : "";
-    return make("li", {},
-      make("button", { type: "button", class: "lights", "aria-pressed": String(pressed === key), title: `${what} Show its squares.`, onclick: () => light(key) },
-        make("span", { class: "line" },
-          make("span", {}, make("span", { class: "tag bad" }, short), " ", make("bdi", {}, alert.user ?? "")),
-          make("span", {}, words.duration(now_s - alert.since_s)))),
-      make("p", { class: "aside" }, "job ", linked({ id: alert.id, full: true }), squares ? ` · ${squares}` : "",
-        jobs.get(alert.job_id)?.account ? [" · ", make("bdi", {}, jobs.get(alert.job_id).account)] : null,
-        alert.coverage < 0.95 ? ` · measured ${Math.round(100 * alert.coverage)} % of the time` : null,
-        alert.verdict ? [" · ", diagnosed(alert)] : null),
-      pressed === key ? make("p", {}, what, " ", todo) : null);
-  });
-  return fill(place, early ? nothing(early) : null, make("ul", { class: "items" }, rows), more(alerts.length - rows.length, "alert"), accused(suspects, now_s));
-}
-
-// List suspects, each with the command with which operators can drain it in a terminal.
-function accused(suspects, now_s) {
-  if (!suspects.length) return null;
-  const rows = suspects.slice(0, FEW).map((one) => make("li", {},
-    make("div", { class: "line" },
-      make("span", {}, make("span", { class: "tag bad" }, one.device === null ? "node" : "GPU"), " ", make("bdi", {}, one.node)),
-      make("span", {}, words.duration(now_s - one.first_s))),
-    make("p", { class: "aside" }, one.device === null ? "" : [make("bdi", {}, one.device), " · "],
-      `slow or failing in ${words.counts(one.jobs, "job")} of ${words.counts(one.users, "user")}`, one.healthy ? `, ${words.counts(one.healthy, "job")} healthy since` : ""),
-    make("p", {}, make("code", {}, one.next_step))));
-  return [make("h3", {}, "Suspect GPUs and nodes"), make("ul", { class: "items" }, rows), more(suspects.length - rows.length, "suspect")];
-}
 
 export function free(place, data, now_s) {
   if (data === null) return fill(place, nothing("Not loaded yet."));

@@ -1,20 +1,21 @@
-// Show the squares: paint them, handle pointer and keyboard, and zoom.
+// Show the squares: paint them, and zoom.
 
-import { arrange, neighbour, squareAt } from "./layout.js";
+import { listen } from "./interaction.js";
+import { arrange, squareAt } from "./layout.js";
 import { GAP, Painter, inks, isFree } from "./paint.js";
 import { LETTERS } from "./palette.js";
-import { DARK, css } from "./scale.js";
+import { css } from "./scale.js";
+import { dark } from "./theme.js";
 
 // The minimum sizes in page pixels of squares with a number and of nodes with a name.
 const NUMBERS_FROM = 26, NAMED_FROM = 28;
-const MOST_ZOOM = 16, STEP = 1.6;
+const MOST_ZOOM = 16;
 const FEW_LIT = 600; // up to this many highlighted squares are also outlined
 const FACE = 'system-ui, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif';
-const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
 export class Squares {
   // `parts` contains a frame and two canvases of the same size, base and over. `handlers` contains the functions hovered,
-  // focused and opened, which are called with a square, and zoomed.
+  // focused and opened, which are called with a square, zoomed, and selected.
   constructor(parts, cluster, handlers) {
     Object.assign(this, parts);
     this.cluster = cluster;
@@ -25,13 +26,14 @@ export class Squares {
     this.zoom = { pitch: 0, left: 0, top: 0 };
     this.focus = -1;
     this.hover = -1;
+    this.selection = new Set(); // selected squares
     this.lit = null;
     this.fades = false;
     this.ring = new Uint8Array(0);
     this.marked = false; // whether anything is drawn on the upper canvas
     this.pending = 0;
     this.drawn = 0;
-    this.inks = inks(matchMedia(DARK).matches);
+    this.inks = inks(dark.matches);
     listen(this);
   }
 
@@ -50,6 +52,7 @@ export class Squares {
     this.frame.style.height = `${this.height}px`;
     if (this.ring.length !== this.cluster.flat.n) this.ring = new Uint8Array(this.cluster.flat.n);
     if (this.focus >= this.cluster.flat.n) this.focus = -1;
+    this.selection = new Set([...this.selection].filter((square) => square < this.cluster.flat.n));
     this.lit = this.lit !== null && this.lit.length === this.cluster.flat.n ? this.lit : null;
     this.whole();
   }
@@ -68,8 +71,8 @@ export class Squares {
     this.redraw();
   }
 
-  recolour(dark) {
-    this.inks = inks(dark);
+  recolour() {
+    this.inks = inks(dark.matches);
   }
 
   redraw() {
@@ -250,118 +253,17 @@ export class Squares {
     if (dx || dy) this.panBy(dx / this.unit, dy / this.unit);
   }
 
+  // Replace the selection.
+  select(some) {
+    this.selection = new Set(some);
+  }
+
   setFocus(square) {
     this.focus = square;
     if (square >= 0) this.reveal(square);
     this.mark();
     this.handlers.focused(square);
   }
-}
-
-function listen(squares) {
-  const { over, frame } = squares, down = new Map();
-  let dragged = false, spread = 0;
-  over.addEventListener("pointermove", (event) => {
-    const before = down.get(event.pointerId);
-    if (before !== undefined) {
-      down.set(event.pointerId, [event.clientX, event.clientY]);
-      if (down.size === 2) {
-        const [[ax, ay], [bx, by]] = [...down.values()], now = Math.hypot(ax - bx, ay - by), box = over.getBoundingClientRect();
-        if (spread > 0 && Math.abs(now / spread - 1) > 0.04) {
-          squares.zoomBy(now / spread, (ax + bx) / 2 - box.left, (ay + by) / 2 - box.top);
-          spread = now;
-        }
-        dragged = true;
-      } else if (!squares.isWhole() && (dragged || Math.hypot(event.clientX - before[0], event.clientY - before[1]) > 3)) {
-        dragged = true;
-        squares.panBy(event.clientX - before[0], event.clientY - before[1]);
-      } else {
-        down.set(event.pointerId, before);
-      }
-      return;
-    }
-    if (event.pointerType === "mouse") hover(squares.at(event), event);
-  });
-  const hover = (square, event) => {
-    if (square !== squares.hover) {
-      squares.hover = square;
-      squares.mark();
-    }
-    squares.handlers.hovered(square, event);
-  };
-  over.addEventListener("pointerleave", (event) => hover(-1, event));
-  over.addEventListener("pointerdown", (event) => {
-    down.set(event.pointerId, [event.clientX, event.clientY]);
-    if (down.size === 1) dragged = false;
-    if (down.size === 2) {
-      const [[ax, ay], [bx, by]] = [...down.values()];
-      spread = Math.hypot(ax - bx, ay - by);
-    }
-    if (!squares.isWhole()) over.setPointerCapture(event.pointerId);
-  });
-  const up = (event) => {
-    const was = down.delete(event.pointerId);
-    if (event.type === "pointerup" && was && !dragged && event.button === 0) {
-      const square = squares.at(event);
-      squares.setFocus(square);
-    }
-  };
-  over.addEventListener("pointerup", up);
-  over.addEventListener("pointercancel", up);
-  over.addEventListener("dblclick", (event) => {
-    const square = squares.at(event);
-    if (square >= 0) squares.handlers.opened(square);
-  });
-  over.addEventListener("wheel", (event) => {
-    if (!event.ctrlKey && !event.metaKey) return; // otherwise the page scrolls
-    event.preventDefault();
-    const box = over.getBoundingClientRect();
-    squares.zoomBy(event.deltaY < 0 ? STEP : 1 / STEP, event.clientX - box.left, event.clientY - box.top);
-  }, { passive: false });
-  frame.addEventListener("keydown", (event) => {
-    if (event.altKey || event.ctrlKey || event.metaKey || squares.places === null || squares.places.n === 0) return;
-    if (press(squares, event.key)) event.preventDefault();
-  });
-}
-
-// Handle a key; return whether it has a function here.
-function press(squares, key) {
-  const { places, focus, cluster } = squares;
-  if (ARROWS[key]) squares.setFocus(focus < 0 ? 0 : neighbour(places, focus, ARROWS[key]));
-  else if (key === "Home") squares.setFocus(0);
-  else if (key === "End") squares.setFocus(places.n - 1);
-  else if (key === "PageDown" || key === "PageUp") {
-    const nodes = cluster.flat.nodes, step = key === "PageDown" ? 1 : -1;
-    const next = focus < 0 ? 0 : Math.min(nodes.length - 1, Math.max(0, cluster.nodeOf[focus] + step));
-    squares.setFocus(nodes[next].first);
-  } else if (key === "n" || key === "p") squares.setFocus(nextMarked(squares, key === "n" ? 1 : -1));
-  else if (key === "Enter") {
-    if (focus >= 0) squares.handlers.opened(focus);
-  } else if (key === "+" || key === "=") zoomAtFocus(squares, STEP);
-  else if (key === "-") zoomAtFocus(squares, 1 / STEP);
-  else if (key === "0") squares.whole();
-  else if (key === "Escape") {
-    if (focus < 0) return false;
-    squares.setFocus(-1);
-  } else return false;
-  return true;
-}
-
-function zoomAtFocus(squares, factor) {
-  if (squares.focus < 0) return squares.zoomBy(factor);
-  const [x, y] = squares.corner(squares.focus);
-  squares.zoomBy(factor, x / squares.unit, y / squares.unit);
-  squares.reveal(squares.focus);
-}
-
-// Return the next highlighted square or, without highlights, the next square with a ring; `focus` if there is none.
-function nextMarked({ lit, ring, focus, places }, step) {
-  const marks = lit ?? ring;
-  for (let offset = 1; offset <= places.n; offset++) {
-    const square = (focus + step * offset + 2 * places.n) % places.n;
-    if (marks[square]) return square;
-  }
-  return focus;
 }
 
 function fitted(context, text, width) {

@@ -1,35 +1,39 @@
 // Run the page of the cluster: handle the viewer's choices, new data and the display.
 
 import * as address from "./address.js";
+import { Attention, numbered } from "./attention.js";
 import { Cluster, ALLOCATED, OWN_METRICS, SHARED, listed } from "./cluster.js";
 import { describe, sentence } from "./describe.js";
 import { byId, fill, make, say } from "./element.js";
 import { find } from "./finding.js";
 import { showLegend } from "./legend.js";
+import { showHealth } from "./health.js";
+import { JobsPanel } from "./jobspanel.js";
 import { list } from "./listing.js";
 import { Live } from "./live.js";
 import { briefOf, lastOctet, valueOf } from "./metric.js";
 import { FREE, GAP } from "./paint.js";
 import * as panels from "./panels.js";
 import * as scale from "./scale.js";
+import { setIcon, startShell } from "./shell.js";
 import { Squares } from "./squares.js";
+import { clusterStatus, ownStatus } from "./status.js";
+import { Strip } from "./strip.js";
+import { dark } from "./theme.js";
 import { now_s, signOut } from "./wire.js";
 import * as words from "./words.js";
 
-const OLD_S = 60; // the page marks an older state as old
 // TENTH is the default threshold in percent.
 const FIRST_METRIC = "util", TENTH = "10";
 const LEAST_HEIGHT = 320, MOST_HEIGHT = 1400;
 
-const dark = matchMedia(scale.DARK);
 const cluster = new Cluster();
-const given = address.read(["metric", "under", "over", "view", "find"]);
+const given = address.read(["metric", "under", "over", "view", "find", "days"]);
 // The choices of the viewer. The threshold is a text, or null for the default.
 const chosen = {
   metric: given.metric ?? FIRST_METRIC, isOver: given.over !== null, limit: given.over ?? given.under, view: given.view, find: given.find ?? "",
 };
 let octets = cluster.octets, colours = new Uint32Array(256), ring = new Uint8Array(0);
-let lighted = null; // {key, alert} of the alert whose squares are highlighted, or null
 let health = { asOf_s: null, slurm_s: null, failed: null, failedSince_ms: null };
 
 const metric = () => cluster.metrics.find((one) => one.name === chosen.metric) ?? cluster.metrics[0] ?? null;
@@ -44,13 +48,22 @@ const isMine = () => chosen.view === "mine" || (chosen.view === null && me() !==
 
 const squares = new Squares({ frame: byId("frame"), base: byId("base"), over: byId("over") }, cluster, {
   hovered: showTip,
-  focused: showFocused,
+  focused(square) {
+    showFocused(square);
+    showJobs();
+  },
   opened(square) {
     const { job, holder } = describe(cluster, square, metric(), octets, now_s());
     if (job !== null) location.assign(address.jobPage(job.id));
     else say(byId("found"), cluster.jobsAt(square).length ? "Only the owner and operators can see that job." : `No job to open: ${holder}.`);
   },
   zoomed(whole) { byId("whole").hidden = whole; },
+  selected() {
+    attention.forget();
+    jobsPanel.forget();
+    light();
+    showPanels();
+  },
 });
 
 const live = new Live(cluster, {
@@ -58,9 +71,19 @@ const live = new Live(cluster, {
   changed: take,
   health(state) {
     health = state;
-    showHealth();
+    if (state.failed !== null) setIcon("icon-old");
+    showHealth(health);
   },
 });
+
+const attention = new Attention(byId("attention").querySelector(":scope > div"), light);
+const jobsPanel = new JobsPanel(byId("jobs"), () => {
+  attention.forget();
+  squares.select([]);
+  light();
+  showPanels();
+});
+const strip = new Strip(byId("usage"), { days: given.days, chosen: (days) => address.write({ days: days === "1" ? null : days }) });
 
 function isOwn(name) {
   return OWN_METRICS.some((one) => one.name === name);
@@ -78,9 +101,12 @@ function take(what) {
     byId("empty").hidden = cluster.flat.n > 0;
     say(byId("empty"), cluster.flat.n > 0 ? "" : "Slurm has no GPUs here.");
   }
-  if (what.includes("jobs") || what.includes("panels")) light();
   if (what.includes("frame")) show();
-  if (what.includes("panels") || what.includes("jobs")) showPanels();
+  if (what.includes("panels") || what.includes("jobs")) {
+    showPanels();
+    light();
+  }
+  if (what.includes("panels")) strip.load();
 }
 
 // Show the colours, rings and numbers of the newest frame.
@@ -104,7 +130,7 @@ function show() {
   squares.show({ octets, colours, ring, others, numbers });
   showLegend(byId("legend"), { metric: now, colours, inks: squares.inks, hides: others !== null, threshold: threshold(), ringed });
   showTally();
-  showHealth();
+  showHealth(health);
   say(byId("zone"), words.zoneText());
   if (squares.focus >= 0) showFocused(squares.focus);
   if (byId("list").open) list(byId("list").querySelector(".scroll"), cluster, now, octets, now_s());
@@ -144,39 +170,15 @@ function showTally() {
   parts.forEach(([, value], at) => say(place.children[at].lastElementChild, words.count(value)));
 }
 
-function showHealth() {
-  const element = byId("age"), now = now_s(), errorBox = byId("error");
-  const isOld = (at_s) => at_s !== null && now - at_s > OLD_S;
-  const slurmIsStale = isOld(health.slurm_s) && !isOld(health.asOf_s);
-  const at_s = slurmIsStale ? health.slurm_s : health.asOf_s;
-  const age = at_s === null ? null : now - at_s;
-  const old = age === null || age > OLD_S || health.failed !== null;
-  element.classList.toggle("old", old);
-  const since = at_s === null ? "" : words.moment(at_s, now, true);
-  say(element, age === null ? "No data yet" : old ? `As of ${since}, ${words.duration(age)} ago` : `As of ${since}`);
-  let text = "";
-  const signedOut = health.failed?.status === 401;
-  byId("signin").hidden = !signedOut;
-  if (signedOut) text = health.asOf_s === null ? "" : "You are no longer signed in. The page shows the last known state.";
-  else if (health.failed?.status === 403) text = `Access denied: ${health.failed.message}`;
-  else if (health.failed) text = `No answer since ${words.moment(health.failedSince_ms / 1000, Date.now() / 1000, true)}: ${health.failed.message}.${health.asOf_s === null ? "" : " The page shows the last known state."}`;
-  else if (slurmIsStale) text = `slurmctld has not answered since ${since}: allocations and pending jobs may be outdated, but GPU values are current.`;
-  else if (age !== null && age > OLD_S) text = `slurm-gpudbd or Slurm has not answered since ${since}. The page shows the last known state.`;
-  const hasAccess = ![401, 403].includes(health.failed?.status) || health.asOf_s !== null;
-  for (const part of document.querySelectorAll("main, footer, #age, #tally")) part.hidden = !hasAccess;
-  errorBox.hidden = text === "";
-  say(errorBox, text);
-}
-
-// Highlight the squares of one alert, of the search, or of the viewer's jobs. An alert and a search fade all other
-// squares.
+// Highlight the squares of alerts, of chosen jobs, of the selection, of the search, or of the viewer's jobs. All but the
+// last fade the other squares.
 function light() {
   const found = byId("found"), forget = byId("forget");
   let some = null;
+  const lighted = chosenSquares();
   if (lighted !== null) {
-    lighted.alert = live.data.alerts.find((one) => keyOf(one) === lighted.key) ?? lighted.alert;
-    some = new Set(listed(lighted.alert.squares));
-    say(found, `${words.counts(some.size, "GPU")} of job ${lighted.alert.id}: ${words.alertText(lighted.alert).short}`);
+    some = new Set(listed(lighted.squares));
+    say(found, lighted.text);
   } else {
     const result = cluster.flat.n ? find(cluster, chosen.find) : null;
     some = result?.squares ?? null;
@@ -193,7 +195,22 @@ function light() {
   squares.light(lit, isChosen);
 }
 
-const keyOf = (alert) => `${alert.job_id} ${alert.alert}`;
+// Return {squares, text} of what the viewer has chosen on the map or in a panel; null if nothing is chosen.
+function chosenSquares() {
+  const { selection } = squares;
+  if (selection.size) return { squares: [...selection], text: `${words.counts(selection.size, "GPU")} selected` };
+  return attention.chosen ?? jobsPanel.chosen(cluster);
+}
+
+// Return the squares to which the table of jobs is restricted, and their name; null for all squares.
+function restriction() {
+  const { selection, focus } = squares;
+  if (selection.size) return { squares: [...selection], title: `Jobs on the ${words.counts(selection.size, "selected GPU")}` };
+  if (attention.chosen !== null) return { squares: listed(attention.chosen.squares), title: "Jobs that need attention" };
+  if (focus >= 0) return { squares: [focus], title: `Jobs on ${describe(cluster, focus, metric(), octets, now_s()).place}` };
+  const result = find(cluster, chosen.find);
+  return result === null ? null : { squares: [...result.squares], title: "Jobs that were found" };
+}
 
 // Return the squares of the viewer's jobs, or null if the viewer has no jobs.
 function own() {
@@ -203,15 +220,16 @@ function own() {
 
 function showPanels() {
   const { data } = live, now = now_s(), mine = isMine();
-  const alerts = (data.alerts ?? []).map((alert) => ({ ...alert, key: keyOf(alert), n: listed(alert.squares).length }));
+  const alerts = numbered(data.alerts ?? []), complete_s = data.complete_s ?? null;
   const place = (id) => byId(id).querySelector(":scope > div");
   for (const [id, shown] of [["attention", !mine], ["mine", mine], ["limits", mine]]) byId(id).hidden = !shown;
   if (mine) {
     const user = me()?.user, waits = new Map((me()?.waits ?? []).map((wait) => [wait.job_id, wait]));
     const meanings = new Map((data.queue?.reasons ?? []).map((reason) => [reason.reason, reason.meaning]));
-    const ofUser = (jobs) => jobs.filter((job) => job.user === user);
+    const ofUser = (jobs) => jobs.filter((job) => job.user === user), running = ofUser(cluster.running()), waiting = ofUser(cluster.waiting());
+    say(byId("status"), ownStatus(running, waiting, now));
     panels.mine(place("mine"), {
-      running: ofUser(cluster.running()), waiting: ofUser(cluster.waiting()), alerts, waits, now_s: now,
+      running, waiting, alerts, waits, now_s: now,
       operator: me()?.operator === true,
       why: (reason) => meanings.get(reason) || reason || "not considered yet",
       ringed(job) {
@@ -221,16 +239,11 @@ function showPanels() {
     });
     panels.limits(place("limits"), me(), now);
   } else {
-    panels.attention(place("attention"), {
-      alerts, suspects: data.suspects ?? [], jobs: cluster.jobs, pressed: lighted?.key ?? null, now_s: now, known: data.alerts !== null, complete_s: data.complete_s ?? null,
-      light(key) {
-        const alert = live.data.alerts.find((one) => keyOf(one) === key);
-        lighted = lighted?.key === key || alert === undefined ? null : { key, alert };
-        light();
-        showPanels();
-      },
-    });
+    say(byId("status"), clusterStatus(cluster, data.alerts === null ? null : alerts, now, complete_s));
+    attention.show({ alerts, suspects: data.suspects ?? [], jobs: cluster.jobs, now_s: now, known: data.alerts !== null, complete_s });
   }
+  setIcon(data.alerts?.length ? "icon-attention" : "icon");
+  showJobs();
   panels.free(place("free"), data.free, now);
   panels.queue(place("queue"), data.queue, cluster.jobs, now);
   panels.reservations(place("reservations"), data.reservations, now);
@@ -238,6 +251,12 @@ function showPanels() {
   for (const button of byId("views").children) button.setAttribute("aria-pressed", String((button.dataset.view === "mine") === mine));
   say(byId("user"), me()?.user ?? "");
   byId("signout").hidden = me()?.signed_in !== "link"; // users of a reverse proxy sign out at the proxy
+}
+
+function showJobs() {
+  if (cluster.flat.n === 0 || metric() === null) return;
+  const running = cluster.running().filter((job) => !isMine() || job.user === me()?.user);
+  jobsPanel.show({ cluster, running, metric: metric(), octets, restriction: restriction(), isMine: isMine(), find: chosen.find, now_s: now_s() });
 }
 
 function showTip(square, event) {
@@ -272,6 +291,16 @@ function showFocused(square) {
     cluster.jobsAt(square).filter((job) => job.full).map((job) => make("a", { href: address.jobPage(job.id) }, `Open job ${job.id}`))));
 }
 
+// Forget what is highlighted, and show the viewer's new choices.
+function forget() {
+  attention.forget();
+  jobsPanel.forget();
+  squares.select([]);
+  remember();
+  light();
+  showPanels();
+}
+
 function remember() {
   address.write({
     metric: chosen.metric === FIRST_METRIC ? null : chosen.metric,
@@ -302,25 +331,16 @@ function listen() {
   byId("find").value = chosen.find;
   byId("find").addEventListener("input", (event) => {
     chosen.find = event.target.value;
-    lighted = null;
-    remember();
-    light();
-    showPanels();
+    forget();
   });
   byId("forget").addEventListener("click", () => {
     chosen.find = byId("find").value = "";
-    lighted = null;
-    remember();
-    light();
-    showPanels();
+    forget();
   });
   byId("views").addEventListener("click", (event) => {
     if (event.target.dataset.view === undefined) return;
     chosen.view = event.target.dataset.view;
-    lighted = null;
-    remember();
-    light();
-    showPanels();
+    forget();
   });
   byId("signout").addEventListener("click", async () => {
     byId("signout").disabled = true;
@@ -334,7 +354,7 @@ function listen() {
   byId("whole").addEventListener("click", () => squares.whole());
   byId("list").addEventListener("toggle", () => { if (byId("list").open && metric() !== null) show(); });
   dark.addEventListener("change", () => {
-    squares.recolour(dark.matches);
+    squares.recolour();
     if (metric() !== null) show();
   });
   let width = window.innerWidth;
@@ -344,9 +364,11 @@ function listen() {
     width = window.innerWidth;
     lay();
   });
-  setInterval(showHealth, 1000);
+  setInterval(() => showHealth(health), 1000);
 }
 
+startShell();
+document.body.classList.toggle("wall", new URLSearchParams(location.search).has("wall"));
 listen();
 await live.start();
 

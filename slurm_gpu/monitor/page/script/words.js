@@ -83,6 +83,12 @@ export function moment(at_s, now_s, withSeconds = false) {
   return `${Math.abs(at_s - now_s) < 6 * DAY_S ? weekday(at) : day(at)} ${time}`;
 }
 
+// Format a time of the day.
+export function timeOf(at_s) {
+  const { hour, minute } = wallTime(at_s);
+  return `${two(hour)}:${two(minute)}`;
+}
+
 export const dayOf = (at_s) => day(wallTime(at_s));
 
 // Return the start of a time's day, in seconds since 1970.
