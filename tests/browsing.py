@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 CONTROLS = "button, input, select, canvas:not([aria-hidden]), [role=img], [role=region], [role=application]"
+# The tags of axe-core's rules for WCAG 2.2 AA.
+WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22a", "wcag22aa"]
 _CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
@@ -76,6 +78,18 @@ class Tab:
                 CONTROLS,
             )
         )
+
+    def wcag_violations(self) -> list[str]:
+        """Return the violations of WCAG 2.2 AA that axe-core finds, with the elements."""
+        axe = pytest.importorskip(
+            "axe_playwright_python.sync_playwright", reason="needs axe-playwright-python (extra dev)"
+        )
+        found = axe.Axe().run(self.page, options={"runOnly": WCAG, "resultTypes": ["violations"]}).response
+        return [
+            f"{rule['id']}: {node['target']} {node['failureSummary']}"
+            for rule in found["violations"]
+            for node in rule["nodes"]
+        ]
 
     def is_within_its_width(self, *widths: int) -> bool:
         """Return whether the page is no wider than the screen at each of these widths."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import html.parser
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from slurm_gpu.policy.pages.markdown import render_markdown
 from slurm_gpu.policy.pages.page import PagePart, PolicyPage, Section, make_page
 from slurm_gpu.policy.pages.policy_json import to_json
 from slurm_gpu.policy.pages.text import render_text
+from tests import browsing
 
 from .checking import check
 from .test_language import WHOLE
@@ -251,3 +253,11 @@ def test_expired_exceptions_are_left_out() -> None:
         "Exception until 2026-11-20 for bob: at most 4,000 CPUs per job (w)",
     )
     assert make_page(check(text), (), after).rules[0].exceptions == ()
+
+
+def test_the_html_page_satisfies_wcag(tmp_path: Path) -> None:
+    page = tmp_path / "policy.html"
+    page.write_text(render_html(page_of(WHOLE)), "utf-8")
+    with browsing.chromium() as browser:
+        for scheme in ("light", "dark"):
+            assert browsing.Tab(browser, page.as_uri(), color_scheme=scheme).wcag_violations() == []

@@ -63,5 +63,9 @@ def test_it_fits_a_phone_and_leads_back(tab: browsing.Tab):
     assert tab.page.locator(".back a").get_attribute("href").startswith("job?id=")
 
 
+def test_it_satisfies_wcag(tab: browsing.Tab):
+    assert tab.wcag_violations() == []
+
+
 def test_injected_content_does_nothing(tab: browsing.Tab):
     assert tab.blocks_injected_content()

@@ -178,3 +178,11 @@ def test_a_used_link_shows_what_to_do(config: SiteConfig, browser: Any) -> None:
     assert "This link has already been used" in page.inner_text("main")
     assert "slurm-gpu web" in page.inner_text("main")
     assert page.url == f"{config.web}/signin"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_sign_in_page_satisfies_wcag(config: SiteConfig, browser: Any, scheme: str) -> None:
+    tab = browsing.Tab(browser, f"{config.web}/signin", color_scheme=scheme)
+    tab.page.locator("main").wait_for()
+    assert tab.wcag_violations() == []
+    tab.context.close()

@@ -266,3 +266,9 @@ def test_every_control_has_a_name_and_every_figure_a_heading(opened: Any):
     tab = opened("hostile.html").drawn()
     assert tab.nameless_controls() == 0
     assert tab.page.locator("main section h2").count() == tab.page.locator("main section").count()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["runs.html", "hostile.html"])
+def test_a_report_satisfies_wcag(opened: Any, name: str, scheme: str):
+    assert opened(name, color_scheme=scheme).wcag_violations() == []
