@@ -110,9 +110,9 @@ compiled: $(VENV)/ready
 packages:
 	@packaging/install-packages
 
-# Install Chromium for tests of pages in a browser.
+# Install Chromium and Firefox for tests of pages in a browser.
 browser:
-	@packaging/install-packages browser || echo "Without Chromium, tests of pages in a browser are skipped."
+	@packaging/install-packages browser || echo "Without Chromium and Firefox, tests of pages in a browser are skipped."
 
 $(VENV)/ready: setup.cfg pyproject.toml | packages
 	@packaging/make-venv $(VENV) "$(EXTRAS)"
