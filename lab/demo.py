@@ -59,7 +59,7 @@ def demo(console: Console, *, setup_s: float | None = None) -> bool:
         accepted, refusals = submit_all(lab)
         _show_refusals(console, refusals)
         runs = _watch(console, lab, accepted)
-        _show(console, lab, "carol", ["slurm-gpu", "jobs"])
+        _show(console, lab, "carol", ["slurm-gpu", "jobs", "--all-users"])
         distributed = next(entry for entry in accepted if "-N2" in entry.job.options)
         _show(console, lab, distributed.job.user, ["slurm-gpu", "job", str(distributed.job_id)])
         good = show_accuracy(console, differences(lab, runs))
@@ -70,7 +70,7 @@ def demo(console: Console, *, setup_s: float | None = None) -> bool:
         console.print(f"Installing took {setup_s:.0f} s.", highlight=False)
     console.print(
         f"The lab ran for {time.monotonic() - start:.0f} s. Nothing remains of the lab on this machine.\n"
-        "To use the same cluster by hand, run lab/up, then for example lab/as carol slurm-gpu jobs.\n"
+        "To use the same cluster by hand, run lab/up, then for example lab/as carol slurm-gpu jobs -a.\n"
         "docs/quickstart.md shows more.",
         highlight=False,
     )
@@ -147,9 +147,9 @@ def _are_alike(one: float | None, other: float | None) -> bool:
 
 def rows_of(lab: Lab) -> list[Mapping[str, Any]]:
     """Return all runs, as an operator sees them."""
-    rows: list[Mapping[str, Any]] = json.loads(lab.output(["slurm-gpu", "jobs", "--json"], user="carol"))[
-        "runs"
-    ]
+    rows: list[Mapping[str, Any]] = json.loads(
+        lab.output(["slurm-gpu", "jobs", "-a", "--json"], user="carol")
+    )["runs"]
     return rows
 
 

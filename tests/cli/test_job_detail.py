@@ -66,7 +66,7 @@ def _line(slurm_gpu: CommandLine, beginning: str) -> str:
 
 def test_hardware_values_have_a_row_for_each_gpu(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(devices=(make_record(_A, **_FULL), make_record(_B)))]
-    slurm_gpu("job", "17")
+    slurm_gpu("job", "17", "--uuid")
     assert _line(slurm_gpu, "node GPU SM tensor MHz max W max °C ECC PCIe in/out throttled") == (
         f"n1 {_A} 31.2 0 1310 300 83 0, 2 lost 530 GB / 0 5m12s power limit"
     )
@@ -144,7 +144,7 @@ def test_the_timeline_shows_use_and_gaps(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(devices=(make_record(_A), make_record(_B)))]
     submit_s = slurm_gpu.database.runs[0].submit_s
     slurm_gpu.database.run_timelines = [RunTimeline(id="17", job_id=17, submit_s=submit_s, devices=devices)]
-    slurm_gpu("job", "17")
+    slurm_gpu("job", "17", "--uuid")
     assert _line(slurm_gpu, "node GPU utilisation memory") == f"n1 {_A} ▁█·▅ ····"
     assert f"n1    {_B}  ··█·" in slurm_gpu.out
     assert "1m04s per block; · marks time that was not measured" in slurm_gpu.out
@@ -163,7 +163,7 @@ def test_a_timeline_with_a_wrong_clock_only_widens_the_graph(slurm_gpu: CommandL
     slurm_gpu.database.runs = [make_run(devices=(make_record(_A), make_record(_B)))]
     submit_s = slurm_gpu.database.runs[0].submit_s
     slurm_gpu.database.run_timelines = [RunTimeline(id="17", job_id=17, submit_s=submit_s, devices=devices)]
-    assert slurm_gpu("job", "17") == 0
+    assert slurm_gpu("job", "17", "--uuid") == 0
     assert _line(slurm_gpu, "node GPU utilisation memory").startswith(f"n1 {_A} █·")
 
 
@@ -261,7 +261,7 @@ def test_only_the_first_twenty_events_are_printed(slurm_gpu: CommandLine):
         for n in range(25)
     ]
     slurm_gpu.database.runs = [make_run(devices=(make_record(_A),), events=tuple(events))]
-    slurm_gpu("job", "17")
+    slurm_gpu("job", "17", "--uuid")
     assert f"2026-11-21 19:15:42  n1 {_A}  Xid 79: the GPU fell off the bus\n" in slurm_gpu.out
     assert slurm_gpu.out.count("Xid 79") == 20
     assert "and 5 more; --json prints all events" in slurm_gpu.out

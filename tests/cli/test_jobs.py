@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import pwd
 import re
 import sys
 from pathlib import Path
@@ -11,8 +12,9 @@ from pathlib import Path
 import pytest
 from pyarrow import parquet
 
+from slurm_gpu.cli.runs.columns import RUN_COLUMNS
 from slurm_gpu.cli.runs.filters import SORTS
-from slurm_gpu.cli.runs.jobs import COLUMNS, CSV_COLUMNS
+from slurm_gpu.cli.runs.jobs import CSV_COLUMNS
 from slurm_gpu.database.queries.run_filter import SORTS as DATABASE_SORTS
 from tests.cli.conftest import CommandLine, make_run
 from tests.slurm.recorded import NOW_S
@@ -20,35 +22,107 @@ from tests.slurm.recorded import NOW_S
 _GAPS = {"ugpucore": None, "ugpumem": None, "coverage": None, "energy_j": None}
 
 
+def cells(slurm_gpu: CommandLine, *columns: str) -> dict[str, list[str]]:
+    """Return the cells of the last table by job ID, except the ID, of these columns or of all."""
+    titles, *rows = slurm_gpu.rows()
+    places = [titles.index(name) for name in columns] or range(1, len(titles))
+    return {row[0]: [row[place] for place in places] for row in rows}
+
+
 def test_one_row_per_run(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(), make_run(id="16_3", user="bob", state="FAILED")]
-    assert slurm_gpu("jobs") == 0
+    assert slurm_gpu("jobs", "-o", "id,name,user,account,state,nNODE,nGPU,WAIT_h,elapsed_s,uGPUcore") == 0
     assert slurm_gpu.rows() == [
-        list(COLUMNS),
-        ["17", "alice", "vision", "COMPLETED", "1", "2", "0.500", "1.00", "42.2", "10.0", "0.99"],
-        ["16_3", "bob", "vision", "FAILED", "1", "2", "0.500", "1.00", "42.2", "10.0", "0.99"],
+        [
+            *("JobID", "name", "user", "account", "state"),
+            *("nNODE", "nGPU", "WAIT_h", "elapsed/limit", "uGPUcore"),
+        ],
+        [*("17", "train", "alice", "vision", "COMPLETED"), *("1", "2", "0.500", "1h00m/2h00m", "42.2")],
+        [*("16_3", "train", "bob", "vision", "FAILED"), *("1", "2", "0.500", "1h00m/2h00m", "42.2")],
     ]
 
 
 def test_zero_is_printed_as_0_and_none_as_a_dash(slurm_gpu: CommandLine):
+    pending = {"start_s": None, "end_s": None, "elapsed_s": None, "wait_h": None, "n_gpus": None}
     slurm_gpu.database.runs = [
         make_run(id="1", wait_h=0.0, ugpucore=0.0, ugpumem=0.0, coverage=1.0),
         make_run(id="2", ugpucore=0.01),
         make_run(id="3", **_GAPS),
         make_run(id="4", n_gpus=0.0, **_GAPS),
-        make_run(
-            id="5", start_s=None, end_s=None, elapsed_s=None, wait_h=None, run_h=None, n_gpus=None, **_GAPS
-        ),
+        make_run(id="5", name=None, time_limit_s=None, **pending, **_GAPS),
         make_run(id="6", coverage=0.0, ugpucore=None, ugpumem=None),
     ]
     slurm_gpu("jobs")
-    cells = {row[0]: row[5:] for row in slurm_gpu.rows()}
-    assert cells["1"] == ["2", "0", "1.00", "0", "0", "1.00"]
-    assert cells["2"][3] == "0.0"
-    assert cells["3"] == ["2", "0.500", "1.00", "–", "–", "–"]
-    assert cells["4"] == ["0", "0.500", "1.00", "–", "–", "–"]
-    assert cells["5"] == ["–", "–", "–", "–", "–", "–"]
-    assert cells["6"] == ["2", "0.500", "1.00", "–", "–", "0*"]
+    found = cells(slurm_gpu, "nGPU", "WAIT_h", "uGPUcore", "uGPUmem", "coverage")
+    assert found["1"] == ["2", "0", "0", "0", "1.00"]
+    assert found["2"][2] == "0.0"
+    assert found["3"] == ["2", "0.500", "–", "–", "–"]
+    assert found["4"] == ["0", "0.500", "–", "–", "–"]
+    assert found["5"] == ["–", "–", "–", "–", "–"]
+    assert found["6"] == ["2", "0.500", "–", "–", "0*"]
+    assert cells(slurm_gpu, "elapsed/limit")["5"] == ["–/unlimited"]
+
+
+@pytest.mark.parametrize("name", RUN_COLUMNS)
+def test_each_column_can_be_chosen(slurm_gpu: CommandLine, name: str):
+    slurm_gpu.database.runs = [make_run(app="GROMACS", zone="z1", server_type="dgx")]
+    assert slurm_gpu("jobs", "--format", f"id,{name}") == 0
+    assert slurm_gpu.rows()[0][0] == "JobID"
+    assert "–" not in "".join(slurm_gpu.rows()[1]) or name == "app_field"
+    assert slurm_gpu("jobs", "--csv", "--format", name.upper()) == 0
+    assert slurm_gpu.out.splitlines()[0] == name
+
+
+def test_columns_have_the_names_of_sacct_too(slurm_gpu: CommandLine):
+    slurm_gpu.database.runs = [make_run()]
+    assert slurm_gpu("jobs", "-o", "JobID,JobName,Elapsed") == 0
+    assert slurm_gpu.rows()[1] == ["17", "train", "1h00m/2h00m"]
+
+
+def test_an_unknown_column_is_an_error_that_lists_all(slurm_gpu: CommandLine):
+    assert slurm_gpu("jobs", "-o", "id,foo") == 2
+    assert slurm_gpu.err.startswith("slurm-gpu: --format: 'foo' is not a column; the columns are id, name, ")
+    assert slurm_gpu("jobs", "-o", "id", "--json") == 2
+
+
+def test_users_list_their_own_runs_and_root_all(slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch):
+    assert slurm_gpu("jobs") == 0
+    assert "user" not in slurm_gpu.database.asked or os.geteuid() != 0
+    monkeypatch.setattr(os, "geteuid", lambda: 1)
+    monkeypatch.setattr(os, "getuid", lambda: 1)
+    own = pwd.getpwuid(1).pw_name
+    assert slurm_gpu("jobs") == 0
+    assert slurm_gpu.database.asked["user"] == own
+    assert slurm_gpu.err == f"no runs of {own} match; -a lists all users\n"
+    for option in (("-a",), ("--account", "vision"), ("--user", "root")):
+        assert slurm_gpu("jobs", *option) == 0
+        assert slurm_gpu.database.asked.get("user") in (None, "root")
+    assert slurm_gpu("jobs", "-a", "-u", "alice") == 2
+
+
+def test_short_options_are_those_of_sacct_and_squeue(slurm_gpu: CommandLine):
+    argv = ["-u", "alice", "-A", "vision", "-p", "gpu", "-q", "normal", "-S", "2d", "-E", "1d", "-s", "CD"]
+    assert slurm_gpu("jobs", *argv) == 0
+    asked = slurm_gpu.database.asked
+    expected = {
+        "user": "alice",
+        "accounts": ("vision",),
+        "partition": "gpu",
+        "qos": "normal",
+        "states": ("COMPLETED",),
+    }
+    assert {name: asked[name] for name in expected} == expected
+    assert asked["until_s"] - asked["since_s"] == 86400
+
+
+def test_jobs_are_listed_by_id(slurm_gpu: CommandLine):
+    slurm_gpu.database.runs = [make_run(), make_run(id="16_3", job_id=19)]
+    assert slurm_gpu("jobs", "-j", "16_3,17") == 0
+    assert [row[0] for row in slurm_gpu.rows()[1:]] == ["16_3", "17"]
+    assert slurm_gpu("jobs", "-j", "99") == 0
+    assert slurm_gpu.err == "no runs match\n"
+    assert slurm_gpu("jobs", "-j", "17", "--state", "FAILED") == 2
+    assert "--job cannot be combined with --state" in slurm_gpu.err
 
 
 def test_json_and_csv_distinguish_zero_and_gaps(slurm_gpu: CommandLine):
@@ -74,7 +148,7 @@ def test_values_with_low_coverage_are_marked(slurm_gpu: CommandLine):
 def test_quarters_of_gpus_are_shown(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(n_gpus=0.25)]
     slurm_gpu("jobs")
-    assert slurm_gpu.rows()[1][5] == "0.25"
+    assert cells(slurm_gpu, "nGPU")["17"] == ["0.25"]
 
 
 def test_filters_reach_the_database(slurm_gpu: CommandLine):
@@ -164,20 +238,28 @@ def test_at_80_columns_a_long_name_is_shortened_and_every_run_has_one_line(
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    slurm_gpu.database.runs = [make_run(account="department-of-computer-vision", id="1234567_12"), make_run()]
+    slurm_gpu.database.runs = [make_run(name="finetune-the-vision-model", id="1234567_12"), make_run()]
     slurm_gpu("jobs")
     lines = re.sub(r"\x1b\[[0-9;]*m", "", slurm_gpu.out).splitlines()
     assert len(lines) == 3
     assert max(map(len, lines)) <= 80
-    assert re.match(r"1234567_12 alice depart\w*… CD ", lines[1])
+    assert re.match(r"1234567_12 finetune-\S*… alice CD ", lines[1])
     assert lines[1].endswith("0.99")
 
 
 @pytest.mark.parametrize(
     ("columns", "row", "left_out"),
     [
-        (60, "1234567_12 department-of… CD 12.25 1.00 42.2 10.0", "nNODE, WAIT_h, account, coverage"),
-        (40, "1234567_12 CD 12.25 1.00 42.2", "nNODE, WAIT_h, account, coverage, user, uGPUmem"),
+        (
+            60,
+            "1234567_12 depar… CD 12.25 1h00m/2h00m 42.2 10.0",
+            "nNODE, WAIT_h, account, ended, coverage, name",
+        ),
+        (
+            40,
+            "1234567_12 CD 12.25 42.2",
+            "nNODE, WAIT_h, account, ended, coverage, name, user, uGPUmem, elapsed/limit",
+        ),
     ],
 )
 def test_on_a_narrower_terminal_whole_columns_are_left_out_and_named(
@@ -204,7 +286,7 @@ def test_a_truncated_list_prints_a_remark(slurm_gpu: CommandLine):
 def test_control_characters_in_names_are_replaced(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(account="v\x1b[31mx[bold]y")]
     slurm_gpu("jobs")
-    assert slurm_gpu.rows()[1][2] == "v�[31mx[bold]y"
+    assert cells(slurm_gpu, "account")["17"][0] == "v�[31mx[bold]y"
 
 
 def test_names_are_not_formulas_in_a_spreadsheet(slurm_gpu: CommandLine):

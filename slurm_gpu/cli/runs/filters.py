@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 import click
 from click.shell_completion import CompletionItem
 
+from slurm_gpu.cli.runs.columns import SHORT_STATES
 from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.cli.times import parse_period
 from slurm_gpu.config.site import SiteConfig
@@ -18,24 +19,6 @@ from slurm_gpu.errors import InputError, UsageError
 _MOST_GPUS = 1_000_000
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-SHORT_STATES = {
-    "BOOT_FAIL": "BF",
-    "CANCELLED": "CA",
-    "COMPLETED": "CD",
-    "DEADLINE": "DL",
-    "FAILED": "F",
-    "NODE_FAIL": "NF",
-    "OUT_OF_MEMORY": "OOM",
-    "PENDING": "PD",
-    "PREEMPTED": "PR",
-    "REQUEUED": "RQ",
-    "RESIZING": "RS",
-    "REVOKED": "RV",
-    "RUNNING": "R",
-    "SUSPENDED": "S",
-    "TIMEOUT": "TO",
-}
-"""The abbreviations that squeue prints for Slurm's job states."""
 SORTS = ("submit", "start", "end", "nNODE", "nGPU", "WAIT_h", "RUN_h", "uGPUcore", "uGPUmem", "energy_j")
 
 
@@ -78,8 +61,8 @@ def _teams(config: SiteConfig) -> Collection[str]:
 
 
 _OPTIONS = (
-    click.option("--user", metavar="NAMES", help="Only runs of these users, such as alice,bob."),
-    click.option("--account", metavar="NAMES", help="Only runs of these accounts, such as vision,nlp."),
+    click.option("-u", "--user", metavar="NAMES", help="Only runs of these users, such as alice,bob."),
+    click.option("-A", "--account", metavar="NAMES", help="Only runs of these accounts, such as vision,nlp."),
     click.option(
         "--team",
         metavar="NAME",
@@ -87,13 +70,14 @@ _OPTIONS = (
         shell_complete=_complete_from(_teams),
     ),
     click.option(
+        "-s",
         "--state",
         metavar="STATES",
         help="Only runs in these states, such as RUNNING or FAILED,TIMEOUT.",
         shell_complete=_complete_state,
     ),
-    click.option("--partition", metavar="NAMES", help="Only runs in these partitions."),
-    click.option("--qos", metavar="NAME", help="Only runs with this QOS."),
+    click.option("-p", "--partition", metavar="NAMES", help="Only runs in these partitions."),
+    click.option("-q", "--qos", metavar="NAME", help="Only runs with this QOS."),
     click.option("--app", metavar="NAME", help="Only your runs of this application, such as GROMACS."),
     click.option("--gpu-type", metavar="NAME", help="Only runs on GPUs of this type, such as a100."),
     click.option(
@@ -115,11 +99,12 @@ _OPTIONS = (
         help="Only runs with at least N GPUs, such as 0.25 or 8.",
     ),
     click.option(
+        "-S",
         "--since",
         metavar="TIME",
         help="Leave out runs that ended before TIME, such as 2026-11-01, or 7d for a week ago.",
     ),
-    click.option("--until", metavar="TIME", help="Only runs submitted before TIME."),
+    click.option("-E", "--until", metavar="TIME", help="Only runs submitted before TIME."),
     click.option(
         "--sort",
         type=click.Choice(SORTS),

@@ -13,6 +13,7 @@ from slurm_gpu.cli.output import print_json, remark
 from slurm_gpu.cli.runs.device_use import device_uses, idle_advice
 from slurm_gpu.cli.runs.host_use import HostUse, host_uses
 from slurm_gpu.cli.runs.job_tables import (
+    by_name,
     device_names,
     print_events,
     print_hardware,
@@ -51,9 +52,10 @@ def _own_jobs(ctx: click.Context, parameter: click.Parameter, incomplete: str) -
 
 @click.command()
 @click.argument("job_id", metavar="JOB", shell_complete=_own_jobs)
+@click.option("--uuid", "by_uuid", is_flag=True, help="Name GPUs by UUID instead of node and index.")
 @json_option
 @with_site
-def job(site: CommandSite, job_id: str, as_json: bool) -> None:
+def job(site: CommandSite, job_id: str, by_uuid: bool, as_json: bool) -> None:
     """Show every run of JOB (17, 17_3 for an array task, 17+1 for a het component) and its GPUs.
 
     util is the percentage of time in which the GPU was busy; p5, p50 and p95 are its percentiles over time.
@@ -102,7 +104,7 @@ def job(site: CommandSite, job_id: str, as_json: bool) -> None:
     for index, run in enumerate(runs):
         if index:
             click.echo()
-        _print_run(run, _timelines_of(run, run_timelines), zone, min_coverage, site.wall())
+        _print_run(run, _timelines_of(run, run_timelines), zone, min_coverage, site.wall(), by_uuid)
         for line in pending.lines(zone) if pending is not None and index == 0 else ():
             click.echo(line)
     if page.left_out:
@@ -134,7 +136,12 @@ def _to_json(run: Run, timelines: Sequence[DeviceTimeline], min_coverage: float)
 
 
 def _print_run(
-    run: Run, timelines: Sequence[DeviceTimeline], zone: ZoneInfo, min_coverage: float, now_s: float
+    run: Run,
+    timelines: Sequence[DeviceTimeline],
+    zone: ZoneInfo,
+    min_coverage: float,
+    now_s: float,
+    by_uuid: bool,
 ) -> None:
     click.echo(f"Job {run.id} {text(run.name) if run.name else ''}".rstrip() + f"  {run.state}")
     click.echo(
@@ -181,7 +188,9 @@ def _print_run(
         click.echo(f"  as of {_reported_at(run.devices, zone)}")
     _print_application(run)
     uses = device_uses(run.devices) if run.devices is not None else []
-    names = device_names([use.device for use in uses])
+    names = device_names([(use.node, use.device) for use in uses], run.device_facts or {}, by_uuid=by_uuid)
+    uses = sorted(uses, key=lambda use: by_name(use.node, names[use.device]))
+    timelines = sorted(timelines, key=lambda one: by_name(one.node, names.get(one.device, one.device)))
     if uses:
         click.echo()
         print_use(uses, names, min_coverage)

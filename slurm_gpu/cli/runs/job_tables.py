@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from zoneinfo import ZoneInfo
 
@@ -16,7 +16,7 @@ from slurm_gpu.client.database_client import DeviceTimeline
 from slurm_gpu.text.cells import GAP, energy, memory, moment, number, percent, span, text, volume
 from slurm_gpu.text.sparkline import GAP as NO_SIGN
 from slurm_gpu.text.sparkline import sparkline, values_per_sign
-from slurm_gpu.wire import Event, Timeline
+from slurm_gpu.wire import DeviceFacts, Event, Timeline
 from slurm_gpu.wire.timeline import common_bins
 
 _USE_COLUMNS = ("node", "GPU", "util", "p5", "p50", "p95", "memory", "max", "power", "energy", "sampled")
@@ -29,6 +29,7 @@ _SHORT_UUID = 12
 _LEAST_SIGNS, _MOST_SIGNS = len("utilisation"), 40
 """The minimum and maximum width of a timeline, which depends on the width of the terminal."""
 
+_LAST = 1 << 30
 _MAX_EVENTS = 20
 _LEAST_THROTTLED_S = 1.0
 _REASONS = {
@@ -47,12 +48,32 @@ Names = Mapping[str, str]
 """The displayed name of each device."""
 
 
-def device_names(devices: Sequence[str]) -> Names:
-    """Return the UUIDs; on a terminal, return their beginnings, such as GPU-1a2b3c4d, if these are unique."""
-    short = {device: device[:_SHORT_UUID] for device in devices}
-    if not sys.stdout.isatty() or len(set(short.values())) < len(short):
-        return {device: device for device in devices}
-    return short
+def device_names(
+    devices: Sequence[tuple[str, str]], facts: Mapping[str, DeviceFacts], *, by_uuid: bool
+) -> Names:
+    """Return the NVML index of each device, given as (node, UUID); with `by_uuid`, return the UUIDs.
+
+    Devices without an index, and MIG instances with the index of their GPU, are named by the beginning of
+    their UUID, if these beginnings differ.
+    """
+    uuids = [device for _, device in devices]
+    if by_uuid:
+        return {device: device for device in uuids}
+    short = {device: device[:_SHORT_UUID] for device in uuids}
+    names = short if len(set(short.values())) == len(short) else {device: device for device in uuids}
+    index = {
+        device: str(known.index)
+        for device in uuids
+        if (known := facts.get(device)) is not None and known.index is not None
+    }
+    users = Counter((node, index[device]) for node, device in devices if device in index)
+    only = {device: index[device] for node, device in devices if users[node, index.get(device, "")] == 1}
+    return {**names, **only}
+
+
+def by_name(node: str, name: str) -> tuple[str, int, str]:
+    """Return the sort key of a device: by node and index, and devices without an index last."""
+    return node, int(name) if name.isdecimal() else _LAST, name
 
 
 def print_use(uses: Sequence[DeviceUse], names: Names, min_coverage: float) -> None:
@@ -169,7 +190,8 @@ def print_hosts(uses: Sequence[HostUse], n_cpus: float | None) -> None:
 def print_events(events: Sequence[Event], names: Names, zone: ZoneInfo) -> None:
     """Print events, the oldest first."""
     for event in events[:_MAX_EVENTS]:
-        device = "" if event.device is None else f" {names.get(event.device, event.device)}"
+        name = "" if event.device is None else names.get(event.device, event.device)
+        device = f" GPU {name}" if name.isdecimal() else f" {name}" if name else ""
         click.echo(f"{moment(event.at_s, zone)}  {event.node}{device}  {text(event_text(event))}")
     if len(events) > _MAX_EVENTS:
         click.echo(f"and {len(events) - _MAX_EVENTS} more; --json prints all events")

@@ -71,7 +71,7 @@ def opened(firefox: Any, served: Pretended) -> Callable[[str], FirefoxTab]:
 def test_squares_usage_and_alerts_are_drawn(opened: Callable[[str], FirefoxTab]) -> None:
     tab = opened("?view=all")
     tab.wait_for(lambda: "allocated" in tab.text("#usage .reading"))
-    assert tab.text("#status").startswith("2 jobs hold 3 idle GPUs, 3 GPU-hours so far")
+    assert tab.text("#status").startswith("2 jobs have 3 idle GPUs, 3 GPU-hours so far")
     pixels = "document.getElementById('base').getContext('2d').getImageData(0, 0, 300, 100).data"
     assert tab.ask(f"new Set({pixels}).size") > 10
     assert tab.ask("document.querySelectorAll('#usage path.busy[d^=M]').length") == 1

@@ -49,7 +49,7 @@ def test_the_status_sums_up_idle_gpus_and_nodes_out_of_service(opened: Callable[
     world.frames["state"][:4] = bytes([OUT]) * 4
     tab = opened(world, "?view=all").ready()
     status = tab.page.inner_text("#status").replace("\u00a0", " ")
-    assert status.startswith("2 jobs hold 3 idle GPUs, 22 GPU-hours so far; ")
+    assert status.startswith("2 jobs have 3 idle GPUs, 22 GPU-hours so far; ")
     assert " out of service." in status
 
 
@@ -60,7 +60,7 @@ def test_the_status_names_no_idle_gpus_if_there_are_none(opened: Callable[..., T
         if state == OUT:
             world.frames["state"][square] = 0
     tab = opened(world, "?view=all").ready()
-    assert tab.page.inner_text("#status") == "No job holds idle GPUs, and all nodes are in service."
+    assert tab.page.inner_text("#status") == "No job has idle GPUs, and all nodes are in service."
 
 
 def test_users_read_the_status_of_their_own_jobs(opened: Callable[..., Tab]) -> None:
