@@ -181,6 +181,7 @@ _FORECAST: dict[str, Schema] = {
     "why": null_or(TEXT),
 }
 ME = an_object(
+    cluster=null_or(TEXT, "no state has been read yet"),
     user=TEXT,
     operator=FLAG,
     signed_in={"type": "string", "enum": ["link", "proxy"]},

@@ -52,6 +52,7 @@ class SquareLayout:
     """All squares, numbered from 0; `body` is the body of GET /api/v1/layout."""
 
     id: str
+    cluster: str
     nodes: Sequence[NodeSquares]
     n_squares: int
     metrics: Mapping[str, SquareMetric]
@@ -85,6 +86,7 @@ def make_layout(
     digest = hashlib.sha256(json.dumps(shape).encode()).hexdigest()[:16]
     return SquareLayout(
         id=digest,
+        cluster=cluster,
         nodes=made,
         n_squares=first,
         metrics={item.name: item for item in metrics},

@@ -57,6 +57,7 @@ class Me:
             viewer.user, lambda: (self._waits(waiting), self._quota(viewer.user).seen_by(viewer.uid))
         )
         body = {
+            "cluster": None if state is None else state.layout.cluster,
             "user": viewer.user,
             "operator": viewer.operator,
             "signed_in": "link" if viewer.by_link else "proxy",

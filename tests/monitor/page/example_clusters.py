@@ -180,6 +180,7 @@ def make_world(
         alerts=[],
         reservations=_reservations(),
         me={
+            "cluster": "neuron",
             "user": "alice",
             "operator": True,
             "limits": _limits(),

@@ -377,3 +377,21 @@ def test_nothing_is_wider_than_the_screen(job_tab: Callable[[World], Tab]):
     event = {"at_s": NOW_S, "node": "n1", "kind": "xid", "data": data}
     tab = job_tab(world_of(run_of("200", events=[event], nodes="n[" + 90 * "1,3," + "5]")))
     assert tab.is_within_its_width(1280, 390)
+
+
+def test_the_page_has_the_theme_sign_out_and_search_of_all_pages(opened: Callable[..., Tab]):
+    world = world_of(run_of("200"))
+    tab = opened(world, "job?id=200")
+    tab.page.locator("#facts dd").first.wait_for()
+    assert tab.page.title() == "Job 200 of neuron"
+    assert tab.page.inner_text("#user") == "alice"
+    before = tab.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    for _ in ("light", "dark"):
+        tab.page.click("#theme")
+    assert tab.page.evaluate("getComputedStyle(document.body).backgroundColor") != before
+    tab.page.fill("#find", "bob")
+    tab.page.press("#find", "Enter")
+    tab.page.wait_for_url("**/jobs?find=bob")
+    tab.page.get_by_role("button", name="Sign out").click()
+    tab.page.wait_for_url("**/signin")
+    assert tab.served.signed_out == ["1"]

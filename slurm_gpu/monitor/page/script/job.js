@@ -4,7 +4,8 @@ import { diagnosisPage } from "./address.js";
 import { chart, seriesOf, seriesTitle } from "./charts.js";
 import { byId, fill, make, say, table } from "./element.js";
 import { inks as readInks } from "./paint.js";
-import { DARK } from "./scale.js";
+import { showViewer, startShell } from "./shell.js";
+import { dark } from "./theme.js";
 import { waitTexts } from "./wait.js";
 import { WireError, json, now_s } from "./wire.js";
 import * as words from "./words.js";
@@ -14,8 +15,8 @@ const natural = new Intl.Collator("en", { numeric: true });
 const RUNNING = ["RUNNING", "COMPLETING", "SUSPENDED"];
 
 const id = new URLSearchParams(location.search).get("id") ?? "";
-const dark = matchMedia(DARK);
 let inks = colours(), runs = [], timelines = [], alerts = [], drawing = [], shown = null;
+let me = null; // the viewer, or null until it is loaded
 let queued = null; // the job in Slurm's queue, or null if it is neither pending nor running
 
 function colours() {
@@ -28,7 +29,9 @@ const keyOf = (run) => `${run.id} ${run.submit_s}`;
 
 async function refresh() {
   try {
-    const [found, inQueue, timeline, attention] = await Promise.all([json(path()).catch(missing), json(path("/queued")).catch(absent), json(path("/timeline")).catch(absent), json("attention").catch(absent)]);
+    const [found, inQueue, timeline, attention, viewer] = await Promise.all([json(path()).catch(missing), json(path("/queued")).catch(absent), json(path("/timeline")).catch(absent), json("attention").catch(absent), me ?? json("me").then(({ value }) => value).catch(absent)]);
+    me = viewer;
+    showViewer(me);
     queued = inQueue?.value.job ?? null;
     runs = withQueued(found?.value.runs ?? []);
     timelines = timeline?.value.runs ?? [];
@@ -89,7 +92,7 @@ function showRuns() {
 
 function show() {
   const run = runs.find((one) => keyOf(one) === shown);
-  document.title = `Job ${run.id}`;
+  document.title = `Job ${run.id}${me?.cluster ? ` of ${me.cluster}` : ""}`;
   say(byId("zone"), words.zoneText());
   fill(byId("job"), "Job ", make("bdi", {}, run.id), run.name ? [" · ", make("bdi", {}, run.name)] : null);
   byId("sheets").hidden = false;
@@ -234,6 +237,11 @@ byId("runs").addEventListener("change", (event) => {
 dark.addEventListener("change", () => {
   inks = colours();
   for (const { draw } of drawing) draw();
+});
+startShell();
+// Search on the page of jobs.
+byId("find").addEventListener("keydown", (event) => {
+  if (event.key === "Enter") location.assign(`jobs?${new URLSearchParams({ find: event.target.value.trim() })}`);
 });
 Object.assign(byId("job-tab"), { hidden: false, href: location.href, textContent: `Job ${id}` });
 await refresh();

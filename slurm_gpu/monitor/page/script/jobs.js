@@ -7,7 +7,7 @@ import { byId, fill, make, refill, say } from "./element.js";
 import { findJobs } from "./finding.js";
 import { jobTable, useOf } from "./jobtable.js";
 import { Live } from "./live.js";
-import { startShell } from "./shell.js";
+import { showViewer, startShell } from "./shell.js";
 import { WireError, json, now_s } from "./wire.js";
 import * as words from "./words.js";
 
@@ -87,7 +87,7 @@ function show() {
   for (const button of byId("states").children) button.setAttribute("aria-pressed", String(button.dataset.state === chosen.state));
   for (const button of byId("views").children) button.setAttribute("aria-pressed", String((button.dataset.view === "mine") === isMine()));
   byId("views").hidden = isEnded && !me()?.operator; // users see only their own ended jobs
-  say(byId("user"), me()?.user ?? "");
+  showViewer(me());
   say(byId("summary"), isEnded ? endedText() : queuedText());
   say(byId("note"), { running: "Utilisation is that of the last sample, averaged over the job's GPUs; a dash is not measured or visible only to the job's owner.", pending: "The expected start is Slurm's estimate.", ended: "Jobs that ended in the last 30 days. Idle GPU-hours are allocated GPU-hours × (1 − utilisation)." }[chosen.state]);
   say(byId("zone"), words.zoneText());

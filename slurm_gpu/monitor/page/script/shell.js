@@ -2,6 +2,7 @@
 
 import { byId, say } from "./element.js";
 import { offerThemes } from "./theme.js";
+import { signOut } from "./wire.js";
 
 const COPIED_MS = 2000;
 const CARRIED = ["find", "view"];
@@ -21,6 +22,13 @@ export function setIcon(name) {
   if (link.getAttribute("href") !== next) link.setAttribute("href", next);
 }
 
+// Show the user of GET /api/v1/me, and the sign-out button to users who signed in by a link. Users of a reverse proxy
+// sign out at the proxy.
+export function showViewer(me) {
+  say(byId("user"), me?.user ?? "");
+  byId("signout").hidden = me?.signed_in !== "link";
+}
+
 export function startShell() {
   offerThemes(byId("theme"));
   const copy = byId("copy");
@@ -29,6 +37,13 @@ export function startShell() {
     const text = copy.textContent;
     say(copy, await navigator.clipboard.writeText(location.href).then(() => "Copied", () => "Not copied"));
     setTimeout(() => say(copy, text), COPIED_MS);
+  });
+  byId("signout").addEventListener("click", async () => {
+    byId("signout").disabled = true;
+    const out = await signOut();
+    byId("signout").disabled = false;
+    if (out) location.replace("signin");
+    else say(byId("signout"), "Sign-out failed, retry");
   });
   carry();
 }

@@ -15,12 +15,12 @@ import { briefOf, lastOctet, valueOf } from "./metric.js";
 import { FREE, GAP } from "./paint.js";
 import * as panels from "./panels.js";
 import * as scale from "./scale.js";
-import { setIcon, startShell } from "./shell.js";
+import { setIcon, showViewer, startShell } from "./shell.js";
 import { Squares } from "./squares.js";
 import { clusterStatus, ownStatus } from "./status.js";
 import { Strip } from "./strip.js";
 import { dark } from "./theme.js";
-import { now_s, signOut } from "./wire.js";
+import { now_s } from "./wire.js";
 import * as words from "./words.js";
 
 // TENTH is the default threshold in percent.
@@ -249,8 +249,7 @@ function showPanels() {
   panels.reservations(place("reservations"), data.reservations, now);
   byId("views").hidden = !me()?.operator;
   for (const button of byId("views").children) button.setAttribute("aria-pressed", String((button.dataset.view === "mine") === mine));
-  say(byId("user"), me()?.user ?? "");
-  byId("signout").hidden = me()?.signed_in !== "link"; // users of a reverse proxy sign out at the proxy
+  showViewer(me());
 }
 
 function showJobs() {
@@ -341,13 +340,6 @@ function listen() {
     if (event.target.dataset.view === undefined) return;
     chosen.view = event.target.dataset.view;
     forget();
-  });
-  byId("signout").addEventListener("click", async () => {
-    byId("signout").disabled = true;
-    const out = await signOut();
-    byId("signout").disabled = false;
-    if (out) location.replace("signin");
-    else say(byId("signout"), "Sign-out failed, retry");
   });
   byId("closer").addEventListener("click", () => squares.zoomBy(1.6));
   byId("farther").addEventListener("click", () => squares.zoomBy(1 / 1.6));
