@@ -9,11 +9,13 @@ benchmark measures
   request with a session that is verified;
 - the first load of a page: layout, frame, jobs and alerts, and the time of the server for them;
 - the page in Chromium, if it is installed (bench/monitor_page.py);
+- pages of ended jobs, usage over time and listing commands, with `--runs` runs in a database
+  (bench/monitor_runs.py; needs root, and no lab may be up);
 - streams of events: the growth of the server's memory with `--listeners` clients in the second half of the
   time (the first 4 minutes fill the window of watched jobs), and missed events.
 
     .venv/bin/python bench/monitor.py [--gpus 10240,40960] [--listeners 200] [--listen 600]
-        [--server-only | --page-only] [--json]
+        [--runs 1000000] [--server-only | --page-only | --runs-only] [--json]
 
 Keys of --json, for each number of GPUs N:
 
@@ -21,6 +23,8 @@ page    redraw_ms_N, redraw_cpu_ms_N, load_ms_N, load_cpu_ms_N, page_refresh_byt
 server  refresh_bytes_N, requests_per_s_N, requests_per_cpu_s_N (for machines with other load), load_bytes_N,
         first_load_ms_N, rss_mib_N (with its synthetic cluster)
 both    requests_per_s (of the first N), events_grown_mib, events_missed
+runs    jobs_page_ms_R, command_ms_R (with R runs: the largest median of all requests), strip_ms, strip_bytes,
+        strip_ms_30_days, strip_bytes_30_days
 """
 
 from __future__ import annotations
@@ -41,6 +45,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.arguments import number, numbers, seconds
 from bench.monitor_load import Listeners, get, requests_per_s
 from bench.monitor_page import page_figures
+from bench.monitor_runs import runs_figures
 
 HERE = Path(__file__).resolve().parent
 Headers = dict[str, str]
@@ -130,6 +135,8 @@ def main() -> None:
     )
     parser.add_argument("--page-only", action="store_true", help="measure only the page, not the server")
     parser.add_argument("--server-only", action="store_true", help="do not measure the page")
+    parser.add_argument("--runs-only", action="store_true", help="measure only the database of runs")
+    parser.add_argument("--runs", type=number(1000), default=1_000_000)
     parser.add_argument("--gpus", type=numbers, default=[10_240, 40_960])
     parser.add_argument("--seconds", type=seconds(1), default=10.0, help="time for counting answers")
     parser.add_argument("--every", type=seconds(1), default=5.0, help="seconds between states")
@@ -138,7 +145,9 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     options = parser.parse_args()
     results: dict[str, float] = {}
-    for gpus in options.gpus:
+    if not (options.page_only or options.server_only):
+        results |= runs_figures(options.runs)
+    for gpus in () if options.runs_only else options.gpus:
         with serving(gpus, options.every) as (port, cookie, process):
             signed_in = {"Cookie": cookie}
             if not options.server_only:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from slurm_gpu.policy.lua.bundle import RUN_DIRECTORY
+from slurm_gpu.policy.lua.run_directory import RUN_DIRECTORY
 from slurm_gpu.text.units import parse_duration
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]

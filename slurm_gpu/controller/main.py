@@ -52,7 +52,7 @@ from slurm_gpu.daemon.systemd import Notifier
 from slurm_gpu.errors import OutsideError, exit_code_of
 from slurm_gpu.files.owner import why_not_writable
 from slurm_gpu.notices.settings import FILE_NAME as NOTICES_FILE
-from slurm_gpu.policy.lua.bundle import RUN_DIRECTORY
+from slurm_gpu.policy.lua.run_directory import RUN_DIRECTORY
 from slurm_gpu.slurm.client import SlurmClient
 from slurm_gpu.slurm.commands import RunSubsetClient
 from slurm_gpu.slurm.connect import connect

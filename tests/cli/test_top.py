@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from slurm_gpu.alerts.alert import Alert, AlertKind
 from slurm_gpu.cli.cluster.top_screen import Screen, StaleReason, draw
+from slurm_gpu.cli.cluster.top_view import HELP, TopView
 from slurm_gpu.monitor.cluster.overview import make_overview
 from slurm_gpu.wire import Live, LiveDevice
 from slurm_gpu.wire.answers.cluster import ClusterState
@@ -87,7 +88,83 @@ def test_the_screen_at_80_columns() -> None:
 def test_all_lines_of_a_terminal_are_used() -> None:
     lines = _plain(_drawn(_small(), width=80, height=24))
     assert len(lines) == 24
-    assert lines[-1] == "q: quit"
+    assert lines[-1] == "?: keys · q: quit"
+
+
+def test_pending_jobs_fill_the_space_below_the_table() -> None:
+    lines = _plain(_drawn(_small(), width=140, height=50))
+    heading = next(place for place, line in enumerate(lines) if line.startswith("PENDING JOB"))
+    assert lines[heading + 1].split()[:2] == ["30", "alice"]
+    assert "next in line; nothing suitable is free" in lines[heading + 1]
+    assert lines[heading + 2].split()[0] == "31"
+    assert len(lines) == 50
+    assert not any(line.startswith("PENDING JOB") for line in _plain(_drawn(_small(), width=80, height=15)))
+
+
+def test_a_wide_terminal_shows_accounts_and_names_of_jobs() -> None:
+    wide, narrow = (_plain(_drawn(_small(), width=width)) for width in (140, 119))
+    assert any(line.startswith("NODE") and "ACCOUNT" in line and "NAME" in line for line in wide)
+    assert not any("ACCOUNT" in line for line in narrow)
+
+
+def _view(*pressed: str) -> TopView:
+    view = TopView("alice")
+    for key in pressed:
+        view.press(key)
+    return view
+
+
+def _users(view: TopView) -> list[str | None]:
+    overview = view.arranged(make_overview("neuron", _small(), _live(), []))
+    return [None if shown.row.job is None else shown.row.job.user for shown in overview.rows]
+
+
+@pytest.mark.parametrize(
+    ("pressed", "users"),
+    [
+        ("", ["alice", "bob", None, "carol", None]),
+        ("s", ["alice", "bob", "carol", None, None]),
+        ("ss", ["alice", "bob", "carol", None, None]),
+        ("sss", ["alice", "bob", "carol", None, None]),
+        ("ssss", ["alice", "bob", None, "carol", None]),
+        ("/ali\r", ["alice"]),
+        ("/n4\r", [None]),
+        ("/26\r", ["bob"]),
+        ("/xyz\x7f\x7f\x7fn2", ["carol"]),
+        ("/xyz\x1b", ["alice", "bob", None, "carol", None]),
+        ("/q?sm", []),
+    ],
+)
+def test_keys_sort_and_filter_the_rows(pressed: str, users: list[str | None]) -> None:
+    assert _users(_view(*pressed)) == users
+
+
+def test_a_filter_applies_to_pending_jobs() -> None:
+    overview = make_overview("neuron", _small(), {}, [])
+    assert [job.id for job in _view(*"/31").arranged(overview).pending] == ["31"]
+    assert not _view(*"/bob").arranged(overview).pending
+
+
+def test_the_foot_shows_the_choices() -> None:
+    assert _view().status == ""
+    assert _view(*"sm/al").status == "sorted by user · your jobs · filter: al_"
+    screen = _drawn(_small(), width=80, height=24, status=_view(*"s").status)
+    assert _plain(screen)[-1] == "sorted by user · ?: keys · q: quit"
+
+
+def test_the_question_mark_shows_the_keys() -> None:
+    assert not _view("?", "?").shows_help
+    assert _view("?").shows_help
+    lines = _plain(_drawn(_small(), width=100, height=40, help_lines=HELP))
+    assert len(lines) == 40
+    assert all(any(line.startswith(text[:60]) for line in lines) for text in HELP)
+
+
+@given(st.lists(st.sampled_from([*"qs/?m abc\r\x1b\x7f", "page down", "up"]), max_size=30))
+def test_any_keys_leave_a_valid_view(pressed: list[str]) -> None:
+    view = _view(*pressed)
+    assert len(_users(view)) <= 5
+    assert view.is_typing or not view.press("x")
 
 
 def test_jobs_with_alerts_are_listed_and_marked() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.policy.lua.bundle import RUN_DIRECTORY
+from slurm_gpu.policy.lua.run_directory import RUN_DIRECTORY
 from slurm_gpu.slurm.commands import QUERY_TIMEOUT_S
 
 ROOT = Path(__file__).resolve().parents[2]

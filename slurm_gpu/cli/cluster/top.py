@@ -14,8 +14,10 @@ from rich.text import Text
 
 from slurm_gpu.cli.cluster.keys import keys
 from slurm_gpu.cli.cluster.top_screen import Screen, StaleReason, draw
+from slurm_gpu.cli.cluster.top_view import HELP, TopView
 from slurm_gpu.cli.output import console, print_json
 from slurm_gpu.cli.site import CommandSite, with_site
+from slurm_gpu.cli.users import uid_and_name
 from slurm_gpu.errors import UsageError
 from slurm_gpu.monitor.cluster.observer import Observer
 from slurm_gpu.monitor.cluster.overview import Overview, make_overview
@@ -35,12 +37,21 @@ _LEAST_S, _MOST_S = 1.0, 3600.0
     show_default=True,
     help="Time between updates, from 1s to 1h.",
 )
-@click.option("--user", metavar="NAME", help="Only GPUs and pending jobs of this user.")
-@click.option("--partition", metavar="NAME", help="Only nodes in this partition, and jobs pending for it.")
+@click.option("-u", "--user", metavar="NAME", help="Only GPUs and pending jobs of this user.")
+@click.option("--me", is_flag=True, help="Only your GPUs and pending jobs.")
+@click.option(
+    "-p", "--partition", metavar="NAME", help="Only nodes in this partition, and jobs pending for it."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON once (keys: docs/commands.md).")
 @with_site
 def top(
-    site: CommandSite, once: bool, interval: str, user: str | None, partition: str | None, as_json: bool
+    site: CommandSite,
+    once: bool,
+    interval: str,
+    user: str | None,
+    me: bool,
+    partition: str | None,
+    as_json: bool,
 ) -> None:
     """Watch GPUs, their jobs and time limits, pending jobs with their reasons, and nodes out of service.
 
@@ -49,7 +60,7 @@ def top(
     operators see the GPU use of other users. "!" marks jobs that need attention. The mark appears immediately
     after a GPU error or if no GPU was ever used, and otherwise after four minutes of watching.
 
-    Keys: space pages forward, b pages back, and q quits.
+    Keys: ? lists them, s sorts, / filters, m shows only your jobs, space pages forward, and q quits.
     """
     try:
         interval_s = parse_duration(interval)
@@ -57,9 +68,12 @@ def top(
         interval_s = 0.0
     if not _LEAST_S <= interval_s <= _MOST_S:
         raise UsageError(f"--interval {interval}: use a duration from 1s to 1h, such as 5s")
+    if me and user is not None:
+        raise UsageError("--me and --user are mutually exclusive")
+    view = TopView(uid_and_name(None)[1], only_own=me)
     observer = Observer(site.database, site.wall, time.monotonic)
     observer.poll()
-    watched = _LiveScreen(site, observer, user, partition)
+    watched = _LiveScreen(site, observer, user, partition, view)
     watched.check()
     if as_json:
         print_json(watched.overview(fold=False).to_json())
@@ -75,8 +89,14 @@ class _LiveScreen:
     """The state to show, and the filters of the command."""
 
     def __init__(
-        self, site: CommandSite, observer: Observer, user: str | None, partition: str | None
+        self,
+        site: CommandSite,
+        observer: Observer,
+        user: str | None,
+        partition: str | None,
+        view: TopView,
     ) -> None:
+        self.view = view
         self.site, self.observer, self.zone = site, observer, ZoneInfo(site.config.timezone)
         self._user, self._partition = user, partition
 
@@ -94,16 +114,17 @@ class _LiveScreen:
         """Return the overview of the last poll, with the filters applied."""
         last = self.observer.last
         assert last is not None
-        return make_overview(
+        found = make_overview(
             self.site.config.cluster,
             last.seen.cluster,
             last.seen.live,
             last.seen.reports,
             alerts=last.alerts,
-            user=self._user,
+            user=self.view.own_user if self.view.only_own else self._user,
             partition=self._partition,
             fold=fold,
         )
+        return self.view.arranged(found)
 
     def draw(self, overview: Overview, screen: Console, first: int) -> Screen:
         """Return the current screen."""
@@ -116,6 +137,8 @@ class _LiveScreen:
             width=screen.width,
             height=screen.height,
             first=first,
+            status=self.view.status,
+            help_lines=HELP if self.view.shows_help else (),
             stale=None if error is None else StaleReason(why=error, since_s=seen.at_s),
         )
 
@@ -132,9 +155,12 @@ def _follow(watched: _LiveScreen, interval_s: float) -> None:
             first = drawn.first
             shown.update(_joined(drawn), refresh=True)
             key = pressed(_DRAWN_EVERY_S)
-            if key in ("q", "Q", "\x04"):
+            if key in ("q", "Q", "\x04") and not watched.view.is_typing:
                 return
-            first = max(0, first + _moved(key, drawn))
+            if watched.view.press(key):
+                overview = watched.overview()
+            else:
+                first = max(0, first + _moved(key, drawn))
             if poll is not None and not poll.is_alive():
                 poll = None
             if poll is None and time.monotonic() >= due:

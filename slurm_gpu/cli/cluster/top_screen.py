@@ -33,18 +33,35 @@ _LEAST_ROWS = 5
 _BAR = 24
 _WIDE = 100
 """The minimum width, in columns, at which the table shows GPU types."""
+_WIDEST = 120
+"""The minimum width at which the table shows accounts and names of jobs."""
+_LEAST_PENDING = 3
+"""Pending jobs are listed below the table if at least this number of them fits."""
 
 _TYPE = "TYPE"
+_ACCOUNT, _NAME = "ACCOUNT", "NAME"
 _COLUMNS: tuple[GridColumn, ...] = (
     GridColumn(title="NODE", least=8),
     GridColumn(title="STATE", least=7, spare=2),
     GridColumn(title=_TYPE, least=6),
     GridColumn(title="GPU", least=5),
     GridColumn(title="USER", least=6),
+    GridColumn(title=_ACCOUNT, least=7, spare=6),
     GridColumn(title="JOB", least=6),
+    GridColumn(title=_NAME, least=8, spare=5),
     GridColumn(title="UTIL %", least=9, spare=4),
     GridColumn(title="MEM %", right=True, spare=1),
     GridColumn(title="FREES IN", right=True),
+)
+_PENDING_COLUMNS: tuple[GridColumn, ...] = (
+    GridColumn(title="PENDING JOB", least=11),
+    GridColumn(title="USER", least=6),
+    GridColumn(title="ACCOUNT", least=7, spare=3),
+    GridColumn(title="NAME", least=8, spare=2),
+    GridColumn(title="GPUS", right=True),
+    GridColumn(title="PENDING FOR", right=True, spare=1),
+    GridColumn(title="STARTS IN", right=True),
+    GridColumn(title="WHY", least=10),
 )
 
 
@@ -75,15 +92,19 @@ def draw(
     height: int | None = None,
     first: int = 0,
     stale: StaleReason | None = None,
+    status: str = "",
+    help_lines: Sequence[str] = (),
 ) -> Screen:
     """Return the screen; with `height`, return only what fits, and start the table at row `first`.
 
-    If `height` is given, the last line states which rows are shown.
+    If `height` is given, pending jobs fill the space below the table, and the last line contains the rows
+    that are shown and `status`. `help_lines` precede the table.
     """
     few = _FEW if height is not None else None
     head = list(_head(overview, now_s, zone, stale, few, width))
     if height is not None:
-        head = head[: max(3, height - _LEAST_ROWS - 3)]
+        head = head[: max(3, height - _LEAST_ROWS - 3 - len(help_lines))]
+    head += [Text(line, style=_FAINT) for line in help_lines]
     for line in head:
         if width is not None:
             line.truncate(width, overflow="ellipsis")
@@ -98,19 +119,46 @@ def draw(
         for above, shown in zip(before, page, strict=False)
     ]
     columns = _COLUMNS
+    hidden = set()
     if width is not None and width < _WIDE:
-        columns = tuple(column for column in _COLUMNS if column.title != _TYPE)
+        hidden = {_TYPE, _ACCOUNT, _NAME}
+    elif width is None or width < _WIDEST:
+        hidden = {_ACCOUNT, _NAME}
+    if hidden:
+        columns = tuple(column for column in _COLUMNS if column.title not in hidden)
         cells = [
-            [cell for column, cell in zip(_COLUMNS, row, strict=True) if column.title != _TYPE]
+            [cell for column, cell in zip(_COLUMNS, row, strict=True) if column.title not in hidden]
             for row in cells
         ]
     lines = [*head, Text(), *grid(columns, cells, width)]
     if height is not None:
-        foot = _foot(first, len(page), len(rows))
+        foot = _foot(first, len(page), len(rows), status)
         if width is not None:
             foot.truncate(width)
-        lines += [*([Text()] * (height_left - len(page))), foot]
+        below = _pending(overview, now_s, height_left - len(page), width)
+        lines += [*below, *([Text()] * (height_left - len(page) - len(below))), foot]
     return Screen(lines=lines, first=first, shown=len(page), rows=len(rows))
+
+
+def _pending(overview: Overview, now_s: float, height: int, width: int | None) -> Sequence[Text]:
+    """Return the table of pending jobs that fits into `height` lines; () if too few fit."""
+    fits = height - 2  # an empty line and the heading
+    if not overview.pending or fits < min(_LEAST_PENDING, len(overview.pending)):
+        return ()
+    cells = [
+        [
+            Text(job.id),
+            Text(text(job.user)),
+            Text(text(job.account)),
+            Text(text(job.name) if job.name else ""),
+            Text(count(None if job.n_gpus is None else job.n_gpus * job.n_tasks)),
+            Text(GAP if job.submit_s is None else span(max(0.0, now_s - job.submit_s))),
+            Text(span(job.start_s - now_s) if job.start_s is not None and job.start_s > now_s else GAP),
+            Text(text(meaning(job.reason) or job.reason)),
+        ]
+        for job in overview.pending[:fits]
+    ]
+    return [Text(), *grid(_PENDING_COLUMNS, cells, width)]
 
 
 def _head(
@@ -239,7 +287,7 @@ def _cells(shown: ShownRow, now_s: float, with_alert: frozenset[int], *, names_n
             owner = Text("free", style=_GOOD)
         else:
             owner = Text(f"{row.n_free} free", style=_GOOD if row.n_free else "")
-        return [Text(name), state, kind, where, owner, Text(), Text(), Text(), Text()]
+        return [Text(name), state, kind, where, owner, *([Text()] * 6)]
     marked = job.job_id in with_alert
     return [
         Text(name),
@@ -247,7 +295,9 @@ def _cells(shown: ShownRow, now_s: float, with_alert: frozenset[int], *, names_n
         kind,
         where,
         Text(text(job.user)),
+        Text(text(job.account)),
         Text(job.id + ("!" if marked else ""), style=_WARN if marked else ""),
+        Text(text(job.name) if job.name else ""),
         _utilisation(shown),
         Text(_mean_percent([device.mem_used_frac for device in shown.devices])),
         Text(_frees(row.frees_s, job.state, now_s)),
@@ -277,7 +327,8 @@ def _frees(frees_s: int | None, state: str, now_s: float) -> str:
     return "no limit" if frees_s is None else span(max(0.0, frees_s - now_s))
 
 
-def _foot(first: int, shown: int, rows: int) -> Text:
+def _foot(first: int, shown: int, rows: int, status: str) -> Text:
     place = f"rows {first + 1}–{first + shown} of {rows} · " if shown < rows else ""
     pages = "space: forward · b: back · " if shown < rows else ""
-    return Text(f"{place}{pages}q: quit", style=_FAINT)
+    chosen = f"{status} · " if status else ""
+    return Text(f"{chosen}{place}{pages}?: keys · q: quit", style=_FAINT)

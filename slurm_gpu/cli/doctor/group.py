@@ -17,8 +17,8 @@ from slurm_gpu.cli.doctor.uninstall import uninstall_steps
 from slurm_gpu.cli.options import json_option
 from slurm_gpu.cli.output import console, print_json
 from slurm_gpu.cli.site import CommandSite, with_site
-from slurm_gpu.policy.lua.bundle import RUN_DIRECTORY
 from slurm_gpu.policy.lua.install import STATE_DIRECTORY
+from slurm_gpu.policy.lua.run_directory import RUN_DIRECTORY
 from slurm_gpu.text import cells
 from slurm_gpu.text.units import counted
 

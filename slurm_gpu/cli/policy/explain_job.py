@@ -22,11 +22,11 @@ from slurm_gpu.controller.placement.zone_wait import written_zones
 from slurm_gpu.errors import OutsideError, SlurmGpuError, UsageError
 from slurm_gpu.placement.zone_constraint import taken_apart
 from slurm_gpu.policy.explain.placement_text import zones_in_words
-from slurm_gpu.policy.lua.bundle import RUN_DIRECTORY
 from slurm_gpu.policy.lua.colocation import in_words
 from slurm_gpu.policy.lua.decisions import find_decision, find_endings
 from slurm_gpu.policy.lua.install import SCRIPT_NAME
 from slurm_gpu.policy.lua.installed import read_policy_in_force
+from slurm_gpu.policy.lua.run_directory import RUN_DIRECTORY
 from slurm_gpu.policy.lua.script import Change, ZoneDecision
 from slurm_gpu.text.cells import moment, text
 

@@ -29,9 +29,10 @@ from slurm_gpu.policy.language.cluster_names import unknown_to_cluster
 from slurm_gpu.policy.language.model import Policy
 from slurm_gpu.policy.language.names import resolve_names, unmanaged_accounts
 from slurm_gpu.policy.language.tiers import whole_rules, written_groups
-from slurm_gpu.policy.lua.bundle import RUN_DIRECTORY, SiteFacts
+from slurm_gpu.policy.lua.bundle import SiteFacts
 from slurm_gpu.policy.lua.in_force import InForce, compare_installed
 from slurm_gpu.policy.lua.install import SCRIPT_NAME
+from slurm_gpu.policy.lua.run_directory import RUN_DIRECTORY
 from slurm_gpu.policy.native.plan import read_accounting
 from slurm_gpu.policy.native.preemption import broken_promises
 from slurm_gpu.policy.native.unknown_names import unknown_to_slurmdbd

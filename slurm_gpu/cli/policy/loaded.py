@@ -22,9 +22,10 @@ from slurm_gpu.policy.language.check import load_policy
 from slurm_gpu.policy.language.lua_literals import Plain
 from slurm_gpu.policy.language.model import Policy
 from slurm_gpu.policy.language.names import ResolvedNames, SystemDirectory, resolve_names
-from slurm_gpu.policy.lua.bundle import RUN_DIRECTORY, SiteFacts, compile_policy
+from slurm_gpu.policy.lua.bundle import SiteFacts, compile_policy
 from slurm_gpu.policy.lua.in_force import InForce, compare_installed
 from slurm_gpu.policy.lua.install import SCRIPT_NAME, STATE_DIRECTORY
+from slurm_gpu.policy.lua.run_directory import RUN_DIRECTORY
 from slurm_gpu.policy.native.difference import Owned
 from slurm_gpu.policy.native.plan import NativePlan, plan_native
 from slurm_gpu.slurm.client import SlurmSettings

@@ -14,10 +14,11 @@ from slurm_gpu.controller.snapshot.snapshot_file import Snapshot
 from slurm_gpu.controller.watcher import facts_of
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.policy.language.hour_sums import named
-from slurm_gpu.policy.lua.bundle import RUN_DIRECTORY, STUB_MARK
+from slurm_gpu.policy.lua.bundle import STUB_MARK
 from slurm_gpu.policy.lua.install import SCRIPT_NAME
 from slurm_gpu.policy.lua.installed import PolicyInForce, read_policy_in_force
 from slurm_gpu.policy.lua.peers import newer_elsewhere, this_host
+from slurm_gpu.policy.lua.run_directory import RUN_DIRECTORY
 from slurm_gpu.slurm.client import SlurmSettings, has_slurmdbd
 from slurm_gpu.slurm.queue import QueueReader
 from slurm_gpu.slurm.submission import read_partitions

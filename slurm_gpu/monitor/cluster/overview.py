@@ -60,6 +60,8 @@ class Overview:
     users: Sequence[tuple[str, float]]
     """The number of GPUs allocated to each user's jobs, largest number first; shards count as fractions."""
     rows: Sequence[ShownRow]
+    pending: Sequence[ClusterJob]
+    """Pending jobs by expected start, with unknown starts last."""
     alerts: Sequence[JobAlert] | None
     """Alerts, the most serious first; None if the cluster has not been watched for long enough."""
 
@@ -152,6 +154,10 @@ def make_overview(
         rows=[
             ShownRow(row=row, devices=_devices(row, by_holder)) for row in (folded(rows) if fold else rows)
         ],
+        pending=sorted(
+            (job for job in waiting.jobs if job.state == "PENDING"),
+            key=lambda job: (job.start_s is None, job.start_s or 0, job.submit_s or 0, job.job_id),
+        ),
         alerts=None
         if alerts is None
         else [JobAlert(alert=alert, job=jobs[alert.job_id]) for alert in alerts if alert.job_id in here],

@@ -28,12 +28,12 @@ from slurm_gpu.policy.language.names import ResolvedNames
 from slurm_gpu.policy.lua.colocation import compile_colocation
 from slurm_gpu.policy.lua.idle import compile_cancel_idle
 from slurm_gpu.policy.lua.lending import compile_lending, lending_groups
+from slurm_gpu.policy.lua.run_directory import RUN_DIRECTORY
 from slurm_gpu.policy.lua.urgent import compile_urgent
 from slurm_gpu.slurm.client import SlurmNode, SlurmSettings, has_slurmdbd
 from slurm_gpu.slurm.gpu_count import most_per_gpu
 from slurm_gpu.text.units import counted, format_gpus, format_memory_mib
 
-RUN_DIRECTORY = Path("/run/slurm-gpu")
 SNAPSHOT = "snapshot.txt"
 DECISIONS_LOG = "decisions.log"
 # Size at which decisions.log is rotated, because /run is in memory.

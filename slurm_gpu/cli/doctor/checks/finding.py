@@ -17,9 +17,9 @@ from typing import Any
 from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.errors import InvalidFileError
 from slurm_gpu.node.allocation.slurmd import CACHED_CONF, RunSlurmd, run_slurmd
-from slurm_gpu.policy.lua.bundle import RUN_DIRECTORY
 from slurm_gpu.policy.lua.install import STATE_DIRECTORY
 from slurm_gpu.policy.lua.peers import controllers
+from slurm_gpu.policy.lua.run_directory import RUN_DIRECTORY
 from slurm_gpu.slurm.client import SlurmNode, SlurmSettings
 from slurm_gpu.slurm.conf_file import ConfLine
 

@@ -10,9 +10,9 @@ from slurm_gpu.cli.doctor.checks.daemons.services import log, revive, start_and_
 from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, ok, skipped, warn
 from slurm_gpu.controller.snapshot.snapshot_file import FILE_NAME, FRESH_S, Snapshot, read_fresh
 from slurm_gpu.policy.language.hour_sums import named
-from slurm_gpu.policy.lua.bundle import RUN_DIRECTORY
 from slurm_gpu.policy.lua.install import SCRIPT_NAME
 from slurm_gpu.policy.lua.installed import read_policy_in_force
+from slurm_gpu.policy.lua.run_directory import RUN_DIRECTORY
 
 _DAEMON = "slurm-gpuctld"
 

@@ -25,10 +25,11 @@ from slurm_gpu.errors import InputError
 from slurm_gpu.policy.journal import ApplyJournal
 from slurm_gpu.policy.language.check import FILE_NAME, load_policy
 from slurm_gpu.policy.language.model import Policy
-from slurm_gpu.policy.lua.bundle import MARK, RUN_DIRECTORY, STUB_MARK, SiteFacts
+from slurm_gpu.policy.lua.bundle import MARK, STUB_MARK, SiteFacts
 from slurm_gpu.policy.lua.in_force import InForce, compare_installed
 from slurm_gpu.policy.lua.install import SCRIPT_NAME, made_by
 from slurm_gpu.policy.lua.peers import newer_elsewhere
+from slurm_gpu.policy.lua.run_directory import RUN_DIRECTORY
 from slurm_gpu.policy.lua.script import LUA_VERSIONS, PolicyScript, ScriptError
 from slurm_gpu.policy.native.preemption import lacks, return_time_s
 from slurm_gpu.policy.native.urgent import lacks as urgent_lacks
