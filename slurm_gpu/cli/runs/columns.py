@@ -33,7 +33,7 @@ SHORT_STATES = {
 
 @dataclass(frozen=True, slots=True)
 class CellContext:
-    """What cells need besides the run."""
+    """The settings of the site on which cells depend."""
 
     zone: ZoneInfo
     min_coverage: float
