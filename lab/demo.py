@@ -94,7 +94,7 @@ def submit_all(lab: Lab) -> tuple[list[Submitted], list[Refusal]]:
 def wait_for_runs(
     lab: Lab, accepted: Sequence[Submitted], progress: Any = None, deadline_s: float = DEADLINE_S
 ) -> list[Mapping[str, Any]]:
-    """Return the rows of `slurm-gpu jobs --json` once every run has ended and its records are complete."""
+    """Return the rows of `slurm-gpu jobs -a --json` once every run has ended and its records are complete."""
     expected = sum(entry.job.n_runs for entry in accepted)
     ids = {entry.job_id for entry in accepted}
     end = time.monotonic() + deadline_s
@@ -147,9 +147,8 @@ def _are_alike(one: float | None, other: float | None) -> bool:
 
 def rows_of(lab: Lab) -> list[Mapping[str, Any]]:
     """Return all runs, as an operator sees them."""
-    rows: list[Mapping[str, Any]] = json.loads(
-        lab.output(["slurm-gpu", "jobs", "-a", "--json"], user="carol")
-    )["runs"]
+    printed = lab.output(["slurm-gpu", "jobs", "--all-users", "--json"], user="carol")
+    rows: list[Mapping[str, Any]] = json.loads(printed)["runs"]
     return rows
 
 

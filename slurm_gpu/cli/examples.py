@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
     "job": (("slurm-gpu job 4711_3", "Show the GPU use of task 3 of job array 4711:"),),
     "jobs": (
-        ("slurm-gpu jobs --user alice --since 7d", "List the runs of alice in the last week:"),
-        ("slurm-gpu jobs --since 30d --limit 100000 --csv", "Export the last month for a spreadsheet:"),
+        ("slurm-gpu jobs -S 7d -s F,TO", "List your failed runs of the last week:"),
+        ("slurm-gpu jobs -a -o JobID,user,nodes,end", "List the runs of all users with some columns:"),
+        ("slurm-gpu jobs -a -S 30d --all --csv", "Export the last month for a spreadsheet:"),
     ),
     "nodes": (
         ("slurm-gpu nodes --free", "List nodes with a free GPU:"),

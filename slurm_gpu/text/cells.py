@@ -93,6 +93,11 @@ def minute(epoch_s: float, zone: dt.tzinfo) -> str:
     return f"{dt.datetime.fromtimestamp(epoch_s, zone):%Y-%m-%d %H:%M}"
 
 
+def short_minute(epoch_s: float, zone: dt.tzinfo) -> str:
+    """Format a time without year and seconds in the given time zone: 11-21 09:30."""
+    return f"{dt.datetime.fromtimestamp(epoch_s, zone):%m-%d %H:%M}"
+
+
 def time_of_day(minutes: int) -> str:
     """Format minutes since midnight as 09:30."""
     return f"{minutes // 60:02d}:{minutes % 60:02d}"

@@ -8,7 +8,6 @@ import pytest
 from slurm_gpu.wire import Event, Mean, Total
 from tests.cli.conftest import NOW_S, START_S, CommandLine, make_record, make_run
 from tests.cli.test_forecast import FORECAST
-from tests.database.samples import gpu
 from tests.monitor.clusters import cluster, waiting
 
 _A, _B = "GPU-aaaaaaaa-1111", "GPU-bbbbbbbb-2222"
@@ -116,30 +115,10 @@ def test_suspended_time_does_not_reduce_the_coverage(slurm_gpu: CommandLine):
 
 def test_each_gpu_has_a_row(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(devices=(make_record(_B), make_record(_A, energy_j=None)))]
-    slurm_gpu("job", "17", "--uuid")
+    slurm_gpu("job", "17")
     rows = _use_rows(slurm_gpu)
     assert rows[_B] == ["n1", _B, *["20.0", "0", "0", "40", "4G", "8G", "100W", "100.0", "Wh", "1.00"]]
     assert rows[_A][9:] == ["–", "1.00"]
-
-
-def test_gpus_are_named_by_node_and_index(slurm_gpu: CommandLine):
-    facts = {_A: gpu(uuid=_A, index=3), _B: gpu(uuid=_B, index=0)}
-    records = (make_record(_A), make_record(_B))
-    slurm_gpu.database.runs = [make_run(devices=records, device_facts=facts)]
-    slurm_gpu("job", "17")
-    assert list(_use_rows(slurm_gpu)) == ["0", "3"]
-    slurm_gpu("job", "17", "--uuid")
-    assert set(_use_rows(slurm_gpu)) == {_A, _B}
-
-
-def test_gpus_without_their_own_index_are_named_by_uuid(slurm_gpu: CommandLine):
-    """Test MIG instances, which have the index of their GPU, and a GPU whose index is unknown."""
-    both = {_A: gpu(uuid=_A, index=3), _B: gpu(uuid=_B, index=3)}
-    for facts in (both, {_A: gpu(uuid=_A, index=None)}, {}):
-        records = (make_record(_A), make_record(_B))
-        slurm_gpu.database.runs = [make_run(devices=records, device_facts=facts)]
-        slurm_gpu("job", "17")
-        assert set(_use_rows(slurm_gpu)) == {_A[:12], _B[:12]}
 
 
 def test_power_and_energy_of_a_part_of_the_time_are_a_gap(slurm_gpu: CommandLine):
@@ -187,7 +166,7 @@ def test_unobserved_time_counts_as_allocated(slurm_gpu: CommandLine):
     slurm_gpu("job", "17", "--json")
     (gpu,) = json.loads(slurm_gpu.out)["runs"][0]["gpus"]
     assert (gpu["allocated_s"], gpu["sampled_s"]) == (3600, 1200)
-    slurm_gpu("job", "17", "--uuid")
+    slurm_gpu("job", "17")
     (row,) = [line.split() for line in slurm_gpu.out.splitlines() if _A in line and "40.0" in line]
     assert row[-2:] == ["–", "0.33"]
 
@@ -211,7 +190,7 @@ def test_zero_is_printed_as_0_and_none_as_a_dash(slurm_gpu: CommandLine):
         energy_j=None,
     )
     slurm_gpu.database.runs = [make_run(devices=(_idle(_A), blind))]
-    slurm_gpu("job", "17", "--uuid")
+    slurm_gpu("job", "17")
     rows = _use_rows(slurm_gpu)
     assert rows[_A][2:6] == ["0", "0", "0", "0"]
     assert rows[_B][2:] == ["–"] * 8 + ["0"]
@@ -292,7 +271,7 @@ def test_a_job_cancelled_while_pending_shows_its_request(slurm_gpu: CommandLine)
     assert "never started; requested 1 GPU on 1 node" in slurm_gpu.out
     assert not any(word in slurm_gpu.out for word in ("had no GPU", "0 GPUs", "waiting", "having run"))
     slurm_gpu("jobs")
-    assert slurm_gpu.rows()[1][5:7] == ["1", "1"]
+    assert slurm_gpu.rows()[1][4:6] == ["1", "1"]
     slurm_gpu.database.runs = [make_run(state="CANCELLED", **{**_NEVER, "n_nodes": 0})]
     slurm_gpu("job", "17")
     assert "  never started\n" in slurm_gpu.out

@@ -66,7 +66,7 @@ def _line(slurm_gpu: CommandLine, beginning: str) -> str:
 
 def test_hardware_values_have_a_row_for_each_gpu(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(devices=(make_record(_A, **_FULL), make_record(_B)))]
-    slurm_gpu("job", "17", "--uuid")
+    slurm_gpu("job", "17")
     assert _line(slurm_gpu, "node GPU SM tensor MHz max W max °C ECC PCIe in/out throttled") == (
         f"n1 {_A} 31.2 0 1310 300 83 0, 2 lost 530 GB / 0 5m12s power limit"
     )
@@ -144,7 +144,7 @@ def test_the_timeline_shows_use_and_gaps(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(devices=(make_record(_A), make_record(_B)))]
     submit_s = slurm_gpu.database.runs[0].submit_s
     slurm_gpu.database.run_timelines = [RunTimeline(id="17", job_id=17, submit_s=submit_s, devices=devices)]
-    slurm_gpu("job", "17", "--uuid")
+    slurm_gpu("job", "17")
     assert _line(slurm_gpu, "node GPU utilisation memory") == f"n1 {_A} ▁█·▅ ····"
     assert f"n1    {_B}  ··█·" in slurm_gpu.out
     assert "1m04s per block; · marks time that was not measured" in slurm_gpu.out
@@ -163,7 +163,7 @@ def test_a_timeline_with_a_wrong_clock_only_widens_the_graph(slurm_gpu: CommandL
     slurm_gpu.database.runs = [make_run(devices=(make_record(_A), make_record(_B)))]
     submit_s = slurm_gpu.database.runs[0].submit_s
     slurm_gpu.database.run_timelines = [RunTimeline(id="17", job_id=17, submit_s=submit_s, devices=devices)]
-    assert slurm_gpu("job", "17", "--uuid") == 0
+    assert slurm_gpu("job", "17") == 0
     assert _line(slurm_gpu, "node GPU utilisation memory").startswith(f"n1 {_A} █·")
 
 
@@ -261,7 +261,7 @@ def test_only_the_first_twenty_events_are_printed(slurm_gpu: CommandLine):
         for n in range(25)
     ]
     slurm_gpu.database.runs = [make_run(devices=(make_record(_A),), events=tuple(events))]
-    slurm_gpu("job", "17", "--uuid")
+    slurm_gpu("job", "17")
     assert f"2026-11-21 19:15:42  n1 {_A}  Xid 79: the GPU fell off the bus\n" in slurm_gpu.out
     assert slurm_gpu.out.count("Xid 79") == 20
     assert "and 5 more; --json prints all events" in slurm_gpu.out
@@ -321,3 +321,42 @@ def test_a_sparkline_fits_its_width(values: list[float | None], width: int):
     line = sparkline(values, width)
     assert len(line) <= width
     assert ("·" in line) <= (None in values)
+
+
+def test_gpus_are_named_by_index_in_its_order_and_by_uuid_on_request(slurm_gpu: CommandLine):
+    def facts(uuid: str, **given: int | None) -> DeviceFacts:
+        return DeviceFacts(uuid=uuid, node="n1", at_s=1, **given)
+
+    mig, unknown = "MIG-cccccccc-3333", "GPU-dddddddd-4444"
+    lost = Event(node="n1", boot_id="b", n=1, at_s=START_S, kind="gpu_lost", device=_A)
+    slurm_gpu.database.runs = [
+        make_run(
+            devices=[make_record(uuid) for uuid in (_A, _B, mig, unknown)],
+            events=(lost,),
+            device_facts={
+                _A: facts(_A, index=7),
+                _B: facts(_B, index=0),
+                mig: facts(mig, index=1, gpu_instance=3),
+                unknown: facts(unknown),
+            },
+        )
+    ]
+    slurm_gpu("job", "17")
+    rows = [" ".join(line.split()) for line in slurm_gpu.out.splitlines() if " 20.0 " in line]
+    names = [row.partition(" 20.0 ")[0] for row in rows]
+    assert names == ["n1 0", "n1 1 GI 3", "n1 7", f"n1 {unknown}"]
+    assert "n1 GPU 7  the GPU was lost\n" in slurm_gpu.out
+    slurm_gpu("job", "17", "--uuid")
+    assert f"n1 {_A}  the GPU was lost\n" in slurm_gpu.out
+    assert all(uuid in slurm_gpu.out for uuid in (_A, _B, mig, unknown))
+    slurm_gpu("job", "17", "--json")
+    gpus = json.loads(slurm_gpu.out)["runs"][0]["gpus"]
+    assert [gpu["index"] for gpu in gpus] == [7, 0, None, 1]
+
+
+def test_gpus_with_equal_indices_are_named_by_uuid(slurm_gpu: CommandLine):
+    facts = {uuid: DeviceFacts(uuid=uuid, node="n1", at_s=1, index=0) for uuid in (_A, _B)}
+    slurm_gpu.database.runs = [make_run(devices=(make_record(_A), make_record(_B)), device_facts=facts)]
+    slurm_gpu("job", "17")
+    assert _A in slurm_gpu.out
+    assert _B in slurm_gpu.out

@@ -6,9 +6,8 @@ import click
 from msgspec import structs
 
 from slurm_gpu.cli.main import cli
-from slurm_gpu.wire import Mean, Total
+from slurm_gpu.wire import DeviceFacts, Mean, Total
 from tests.cli.conftest import CommandLine, make_record, make_run
-from tests.database.samples import gpu
 from tests.docs.pages import DOCS, code_spans, fences
 
 _PAGE = DOCS / "user-guide.md"
@@ -37,11 +36,10 @@ def test_the_output_of_job_is_that_of_the_command(slurm_gpu: CommandLine):
     )
     run = make_run(devices=(used, idle), ugpucore=10.0, ugpumem=5.0, coverage=1.0, energy_j=576_000.0)
     facts = {
-        record.device: gpu(uuid=record.device, index=place, name=None)
-        for place, record in enumerate((used, idle))
+        one.device: DeviceFacts(uuid=one.device, node="n1", at_s=1, index=index)
+        for index, one in enumerate((used, idle))
     }
-    run = structs.replace(run, device_facts=facts)
-    slurm_gpu.database.runs = [run]
+    slurm_gpu.database.runs = [structs.replace(run, device_facts=facts)]
     slurm_gpu("job", "17")
     assert slurm_gpu.out.startswith(_SHOWN["$ slurm-gpu job 17"].partition("\n")[2])
 

@@ -15,4 +15,4 @@ def test_commands_work_before_the_first_job(no_lab: Lab) -> None:
     sbatch = ["sbatch", "--gpus=1", "--time=1", "--wrap=true"]
     answer = json.loads(no_lab.output(["slurm-gpu", "explain", "--json", "--", *sbatch], user="alice"))
     assert answer["accepted"], answer
-    assert json.loads(no_lab.output(["slurm-gpu", "jobs", "--json"])) == {"runs": []}
+    assert json.loads(no_lab.output(["slurm-gpu", "jobs", "--all-users", "--json"])) == {"runs": []}

@@ -1,4 +1,4 @@
-"""Test that, without Slurm and MUNGE, `slurm-gpu jobs` lists the processes of two users on the GPUs."""
+"""Test that, without Slurm and MUNGE, `slurm-gpu jobs -a` lists the processes of two users on the GPUs."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Workstation:
         return done.stdout
 
     def runs(self) -> Sequence[dict[str, Any]]:
-        return list(json.loads(self.run_command("jobs", "--json"))["runs"])
+        return list(json.loads(self.run_command("jobs", "--all-users", "--json"))["runs"])
 
     def both(self) -> Sequence[dict[str, Any]]:
         """Return both users' runs, () while one is missing."""
@@ -158,7 +158,8 @@ def test_two_users_share_a_gpu_and_each_sees_his_own(workstation: Workstation) -
     assert by_user[str(ALICE)]["uGPUcore"] == pytest.approx(30, abs=6)
     assert by_user[str(BOB)]["uGPUcore"] == pytest.approx(60, abs=10)
     job = by_user[str(ALICE)]["id"]
-    assert "GPU-a" in workstation.run_command("job", job)
+    assert "GPU-a" in workstation.run_command("job", job, "--uuid")
+    assert "GPU-a" not in workstation.run_command("job", job)
     (first,) = json.loads(workstation.run_command("job", job, "--json"))["runs"]
     assert first["hosts"][0]["cpu_s"] > 0
     assert "sacct" not in workstation.log()

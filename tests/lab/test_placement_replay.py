@@ -34,7 +34,7 @@ def test_waits_of_the_model_match_slurm_s(lab_with: LabWith) -> None:
                 f"--wrap=sleep {chosen.randint(10, 40)}",
             )
         )
-    recorded = ["slurm-gpu", "jobs", "--since", before, "--all", "--json"]
+    recorded = ["slurm-gpu", "jobs", "--all-users", "--since", before, "--all", "--json"]
 
     def all_ended() -> bool:
         runs = json.loads(lab.output(recorded))["runs"]

@@ -33,7 +33,7 @@ def test_replay_lists_jobs_that_a_new_policy_would_have_refused(lab: Lab, tmp_pa
         lab.submit("alice", "--gpus=1", "--time=30", *wait),  # over the limit
         lab.submit("bob", "--gpus=2", "--time=2:00:00", *wait),  # gets advice
     ]
-    recorded = ["slurm-gpu", "jobs", "--since", before, "--json"]
+    recorded = ["slurm-gpu", "jobs", "--all-users", "--since", before, "--json"]
 
     def all_recorded() -> bool:
         """Wait until accounting has the request of a pending job."""

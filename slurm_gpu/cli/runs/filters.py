@@ -10,15 +10,33 @@ from zoneinfo import ZoneInfo
 import click
 from click.shell_completion import CompletionItem
 
-from slurm_gpu.cli.runs.columns import SHORT_STATES
 from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.cli.times import parse_period
+from slurm_gpu.cli.users import uid_and_name
 from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.errors import InputError, UsageError
 
 _MOST_GPUS = 1_000_000
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+SHORT_STATES = {
+    "BOOT_FAIL": "BF",
+    "CANCELLED": "CA",
+    "COMPLETED": "CD",
+    "DEADLINE": "DL",
+    "FAILED": "F",
+    "NODE_FAIL": "NF",
+    "OUT_OF_MEMORY": "OOM",
+    "PENDING": "PD",
+    "PREEMPTED": "PR",
+    "REQUEUED": "RQ",
+    "RESIZING": "RS",
+    "REVOKED": "RV",
+    "RUNNING": "R",
+    "SUSPENDED": "S",
+    "TIMEOUT": "TO",
+}
+"""The abbreviations that squeue prints for Slurm's job states."""
 SORTS = ("submit", "start", "end", "nNODE", "nGPU", "WAIT_h", "RUN_h", "uGPUcore", "uGPUmem", "energy_j")
 
 
@@ -61,7 +79,10 @@ def _teams(config: SiteConfig) -> Collection[str]:
 
 
 _OPTIONS = (
-    click.option("-u", "--user", metavar="NAMES", help="Only runs of these users, such as alice,bob."),
+    click.option(
+        "-u", "--user", metavar="NAMES", help="Only runs of these users, such as alice,bob. [default: you]"
+    ),
+    click.option("-a", "--all-users", is_flag=True, help="List the runs of all users."),
     click.option("-A", "--account", metavar="NAMES", help="Only runs of these accounts, such as vision,nlp."),
     click.option(
         "--team",
@@ -73,7 +94,7 @@ _OPTIONS = (
         "-s",
         "--state",
         metavar="STATES",
-        help="Only runs in these states, such as RUNNING or FAILED,TIMEOUT.",
+        help="Only runs in these states, in full or as in sacct: RUNNING, or F,TO.",
         shell_complete=_complete_state,
     ),
     click.option("-p", "--partition", metavar="NAMES", help="Only runs in these partitions."),
@@ -124,12 +145,18 @@ def filter_options(command: Command) -> Command:
 
 
 def filters_of(site: CommandSite, chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the filters for DatabaseClient.all_runs; raise UsageError for invalid values."""
+    """Return the filters for DatabaseClient.all_runs; raise UsageError for invalid values.
+
+    Without a user, and without --all-users, the runs of the caller are selected, also for operators.
+    """
+    if chosen["all_users"] and chosen["user"] is not None:
+        raise UsageError("--all-users and --user are mutually exclusive")
     zone, now_s = ZoneInfo(site.config.timezone), site.wall()
     since_s, until_s = parse_period(chosen["since"], chosen["until"], zone, now_s)
-    same = ("user", "partition", "qos", "app", "gpu_type", "server_type", "zone", "min_gpus")
+    same = ("partition", "qos", "app", "gpu_type", "server_type", "zone", "min_gpus")
     filters = {
         **{name: chosen[name] for name in (*same, "ascending")},
+        "user": None if chosen["all_users"] else chosen["user"] or uid_and_name(None, "--user")[1],
         "accounts": _accounts(site, chosen["account"], chosen["team"]),
         "states": _states(chosen["state"]),
         "sort": None if chosen["sort"] == SORTS[0] else chosen["sort"],
@@ -137,6 +164,16 @@ def filters_of(site: CommandSite, chosen: Mapping[str, Any]) -> dict[str, Any]:
         "until_s": until_s,
     }
     return {name: value for name, value in filters.items() if value not in (None, (), False)}
+
+
+def chosen_filters(chosen: Mapping[str, Any]) -> list[str]:
+    """Return the given filters as options, such as `--state F`, without the user and the order."""
+    order = ("user", "all_users", "sort", "ascending")
+    return [
+        f"--{name.replace('_', '-')} {value}"
+        for name, value in chosen.items()
+        if name not in order and value is not None
+    ]
 
 
 def _accounts(site: CommandSite, account: str | None, team: str | None) -> tuple[str, ...]:

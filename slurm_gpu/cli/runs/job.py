@@ -10,11 +10,10 @@ from click.shell_completion import CompletionItem
 
 from slurm_gpu.cli.options import json_option
 from slurm_gpu.cli.output import print_json, remark
-from slurm_gpu.cli.runs.device_use import device_uses, idle_advice
+from slurm_gpu.cli.runs.device_names import DeviceNames
+from slurm_gpu.cli.runs.device_use import DeviceUse, device_uses, idle_advice
 from slurm_gpu.cli.runs.host_use import HostUse, host_uses
 from slurm_gpu.cli.runs.job_tables import (
-    by_name,
-    device_names,
     print_events,
     print_hardware,
     print_hosts,
@@ -52,13 +51,14 @@ def _own_jobs(ctx: click.Context, parameter: click.Parameter, incomplete: str) -
 
 @click.command()
 @click.argument("job_id", metavar="JOB", shell_complete=_own_jobs)
-@click.option("--uuid", "by_uuid", is_flag=True, help="Name GPUs by UUID instead of node and index.")
+@click.option("--uuid", "by_uuid", is_flag=True, help="Show the UUIDs of GPUs instead of their indices.")
 @json_option
 @with_site
 def job(site: CommandSite, job_id: str, by_uuid: bool, as_json: bool) -> None:
     """Show every run of JOB (17, 17_3 for an array task, 17+1 for a het component) and its GPUs.
 
-    util is the percentage of time in which the GPU was busy; p5, p50 and p95 are its percentiles over time.
+    GPU is the index on the node, as in nvidia-smi, with MIG followed by GI and the GPU instance. util is the
+    percentage of time in which the GPU was busy. p5, p50 and p95 are its percentiles over time.
     sampled is the measured share of the allocated time, excluding suspensions. SM, occup. (occupancy), tensor
     and DRAM are percentages of the hardware's maximum. throttled is the time for which the clocks were
     reduced. Power, energy and link traffic of a GPU are not known while jobs share it. A dash marks a gap:
@@ -104,7 +104,8 @@ def job(site: CommandSite, job_id: str, by_uuid: bool, as_json: bool) -> None:
     for index, run in enumerate(runs):
         if index:
             click.echo()
-        _print_run(run, _timelines_of(run, run_timelines), zone, min_coverage, site.wall(), by_uuid)
+        shown_timelines = _timelines_of(run, run_timelines)
+        _print_run(run, shown_timelines, zone, min_coverage, site.wall(), by_uuid=by_uuid)
         for line in pending.lines(zone) if pending is not None and index == 0 else ():
             click.echo(line)
     if page.left_out:
@@ -130,9 +131,14 @@ def _to_json(run: Run, timelines: Sequence[DeviceTimeline], min_coverage: float)
         **run.to_json(),
         "timelines": None if uses is None else to_json(timelines),
         "host_use": None if run.hosts is None else [use.to_json() for use in _host_uses(run)],
-        "gpus": None if uses is None else [use.to_json() for use in uses],
+        "gpus": None if uses is None else [_gpu_to_json(use, run) for use in uses],
         "advice": None if uses is None else idle_advice(run, uses, min_coverage),
     }
+
+
+def _gpu_to_json(use: DeviceUse, run: Run) -> dict[str, object]:
+    facts = (run.device_facts or {}).get(use.device)
+    return {**use.to_json(), "index": None if facts is None else facts.index}
 
 
 def _print_run(
@@ -141,6 +147,7 @@ def _print_run(
     zone: ZoneInfo,
     min_coverage: float,
     now_s: float,
+    *,
     by_uuid: bool,
 ) -> None:
     click.echo(f"Job {run.id} {text(run.name) if run.name else ''}".rstrip() + f"  {run.state}")
@@ -188,9 +195,8 @@ def _print_run(
         click.echo(f"  as of {_reported_at(run.devices, zone)}")
     _print_application(run)
     uses = device_uses(run.devices) if run.devices is not None else []
-    names = device_names([(use.node, use.device) for use in uses], run.device_facts or {}, by_uuid=by_uuid)
-    uses = sorted(uses, key=lambda use: by_name(use.node, names[use.device]))
-    timelines = sorted(timelines, key=lambda one: by_name(one.node, names.get(one.device, one.device)))
+    names = DeviceNames([use.device for use in uses], run.device_facts, by_uuid=by_uuid)
+    uses = names.ordered(uses)
     if uses:
         click.echo()
         print_use(uses, names, min_coverage)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from zoneinfo import ZoneInfo
 
 import click
 
 from slurm_gpu.cli.output import console, is_narrow, print_table
+from slurm_gpu.cli.runs.device_names import DeviceNames
 from slurm_gpu.cli.runs.device_use import DeviceUse
 from slurm_gpu.cli.runs.event_text import event_text
 from slurm_gpu.cli.runs.host_use import HostUse
@@ -16,7 +16,7 @@ from slurm_gpu.client.database_client import DeviceTimeline
 from slurm_gpu.text.cells import GAP, energy, memory, moment, number, percent, span, text, volume
 from slurm_gpu.text.sparkline import GAP as NO_SIGN
 from slurm_gpu.text.sparkline import sparkline, values_per_sign
-from slurm_gpu.wire import DeviceFacts, Event, Timeline
+from slurm_gpu.wire import Event, Timeline
 from slurm_gpu.wire.timeline import common_bins
 
 _USE_COLUMNS = ("node", "GPU", "util", "p5", "p50", "p95", "memory", "max", "power", "energy", "sampled")
@@ -25,11 +25,9 @@ _HARDWARE_SPARE = ("occup.", "DRAM", "max W", "MHz", "throttled", "NVLink in/out
 _HOST_SPARE = ("read", "written", "InfiniBand in/out", "network in/out", "CPU time")
 """Columns of each table to drop on a narrow terminal, in order."""
 
-_SHORT_UUID = 12
 _LEAST_SIGNS, _MOST_SIGNS = len("utilisation"), 40
 """The minimum and maximum width of a timeline, which depends on the width of the terminal."""
 
-_LAST = 1 << 30
 _MAX_EVENTS = 20
 _LEAST_THROTTLED_S = 1.0
 _REASONS = {
@@ -44,44 +42,13 @@ _REASONS = {
 }
 """NVML's reasons for throttling, without `gpu_idle`, which is not throttling."""
 
-Names = Mapping[str, str]
-"""The displayed name of each device."""
 
-
-def device_names(
-    devices: Sequence[tuple[str, str]], facts: Mapping[str, DeviceFacts], *, by_uuid: bool
-) -> Names:
-    """Return the NVML index of each device, given as (node, UUID); with `by_uuid`, return the UUIDs.
-
-    Devices without an index, and MIG instances with the index of their GPU, are named by the beginning of
-    their UUID, if these beginnings differ.
-    """
-    uuids = [device for _, device in devices]
-    if by_uuid:
-        return {device: device for device in uuids}
-    short = {device: device[:_SHORT_UUID] for device in uuids}
-    names = short if len(set(short.values())) == len(short) else {device: device for device in uuids}
-    index = {
-        device: str(known.index)
-        for device in uuids
-        if (known := facts.get(device)) is not None and known.index is not None
-    }
-    users = Counter((node, index[device]) for node, device in devices if device in index)
-    only = {device: index[device] for node, device in devices if users[node, index.get(device, "")] == 1}
-    return {**names, **only}
-
-
-def by_name(node: str, name: str) -> tuple[str, int, str]:
-    """Return the sort key of a device: by node and index, and devices without an index last."""
-    return node, int(name) if name.isdecimal() else _LAST, name
-
-
-def print_use(uses: Sequence[DeviceUse], names: Names, min_coverage: float) -> None:
+def print_use(uses: Sequence[DeviceUse], names: DeviceNames, min_coverage: float) -> None:
     """Print utilisation, memory, power and energy, one row per GPU."""
     rows = [
         [
             use.node,
-            names[use.device],
+            names.cell(use.device),
             number(use.util_mean_pct, 1),
             number(use.util_p5_pct),
             number(use.util_p50_pct),
@@ -97,7 +64,7 @@ def print_use(uses: Sequence[DeviceUse], names: Names, min_coverage: float) -> N
     print_table(_USE_COLUMNS, rows, right=_USE_COLUMNS[2:], whole=("node", "GPU"), spare=_USE_SPARE)
 
 
-def print_hardware(uses: Sequence[DeviceUse], names: Names, min_coverage: float) -> None:
+def print_hardware(uses: Sequence[DeviceUse], names: DeviceNames, min_coverage: float) -> None:
     """Print throttling and the use of the parts of each GPU; leave out columns without measurements."""
 
     def link(name: str) -> Callable[[DeviceUse], str]:
@@ -123,20 +90,21 @@ def print_hardware(uses: Sequence[DeviceUse], names: Names, min_coverage: float)
         "NVLink in/out": link("nvlink"),
         "throttled": _throttled,
     }
-    heads = [(use.node, names[use.device]) for use in uses]
+    heads = [(use.node, names.cell(use.device)) for use in uses]
     for columns in (busy, links) if is_narrow() else ({**busy, **links},):
         cells = {name: [cell(use) for use in uses] for name, cell in columns.items()}
         _print_measured(heads, cells, ("node", "GPU"), _HARDWARE_SPARE, left=("throttled",))
 
 
-def print_timelines(courses: Sequence[DeviceTimeline], names: Names, zone: ZoneInfo) -> None:
+def print_timelines(courses: Sequence[DeviceTimeline], names: DeviceNames, zone: ZoneInfo) -> None:
     """Print utilisation and memory over time, one row per GPU; print nothing without timelines."""
     known = [(timelines, timelines.timeline) for timelines in courses if timelines.timeline is not None]
     if not known:
         return
+    known.sort(key=lambda one: (one[0].node, *names.place(one[0].device)))
     width_s, first_s, n_bins = common_bins([timeline for _, timeline in known])
     columns = ("node", "GPU", "utilisation", "memory")
-    heads = [(timelines.node, names.get(timelines.device, timelines.device)) for timelines, _ in known]
+    heads = [(timelines.node, names.cell(timelines.device)) for timelines, _ in known]
     taken = sum(max(map(len, cells)) for cells in zip(columns, *heads, strict=False)) + len(columns)
     width = max(_LEAST_SIGNS, min(_MOST_SIGNS, (console().width - taken) // 2))
 
@@ -187,11 +155,10 @@ def print_hosts(uses: Sequence[HostUse], n_cpus: float | None) -> None:
     _print_measured([(use.node,) for use in uses], cells, ("node",), _HOST_SPARE)
 
 
-def print_events(events: Sequence[Event], names: Names, zone: ZoneInfo) -> None:
+def print_events(events: Sequence[Event], names: DeviceNames, zone: ZoneInfo) -> None:
     """Print events, the oldest first."""
     for event in events[:_MAX_EVENTS]:
-        name = "" if event.device is None else names.get(event.device, event.device)
-        device = f" GPU {name}" if name.isdecimal() else f" {name}" if name else ""
+        device = "" if event.device is None else f" {names.phrase(event.device)}"
         click.echo(f"{moment(event.at_s, zone)}  {event.node}{device}  {text(event_text(event))}")
     if len(events) > _MAX_EVENTS:
         click.echo(f"and {len(events) - _MAX_EVENTS} more; --json prints all events")

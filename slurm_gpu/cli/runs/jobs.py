@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import pwd
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import click
+from msgspec import structs
 
 from slurm_gpu.cli.options import json_option
 from slurm_gpu.cli.output import check_format, print_csv, print_json, print_table, remark
-from slurm_gpu.cli.runs.columns import DEFAULT_COLUMNS, RUN_COLUMNS, CellContext, parse_format
-from slurm_gpu.cli.runs.filters import filter_options, filters_of
+from slurm_gpu.cli.runs.filters import SORTS, chosen_filters, filter_options, filters_of
 from slurm_gpu.cli.runs.parquet import write_runs
+from slurm_gpu.cli.runs.run_columns import TITLES, CellContext, RunColumn, columns_of, usual_columns
 from slurm_gpu.cli.site import CommandSite, with_site
-from slurm_gpu.cli.users import uid_and_name
 from slurm_gpu.errors import UsageError
 from slurm_gpu.text.units import counted
 from slurm_gpu.wire.answers.runs import Run
@@ -26,11 +26,12 @@ if TYPE_CHECKING:
     from slurm_gpu.client.database_client import DatabaseClient
 
 _LIMIT, _AT_ONCE = 100, 1000
+# Columns to shorten, and to drop in this order, on a narrow terminal; `*` still marks low coverage.
 _NAMES = ("name", "user", "account")
-_SPARE = ("nNODE", "WAIT_h", "account", "ended", "coverage", "uGPUmem", "name", "elapsed/limit", "state")
-"""Columns to drop on a narrow terminal, in order; `*` still marks low coverage."""
-_SPARE_OF_ALL = (*_SPARE[:5], "name", "user", *_SPARE[5:])
-"""The same for a list of several users' runs."""
+_SPARE = (
+    *("RUN_h", "nNODE", "WAIT_h", "account", "coverage"),
+    *("uGPUmem", "user", "end", "name", "elapsed/limit", "state"),
+)
 
 CSV_COLUMNS = (
     *("id", "user", "account", "qos", "partition", "state", "submit_s", "eligible_s", "start_s", "end_s"),
@@ -40,17 +41,14 @@ CSV_COLUMNS = (
 
 
 @click.command()
-@click.option(
-    "-a", "--all-users", is_flag=True, help="Runs of all users; the default for root, as with sacct."
-)
-@click.option("-j", "--job", "job_ids", metavar="JOBS", help="Only these jobs, such as 17,16_3.")
 @filter_options
+@click.option("-j", "--jobs", "ids", metavar="IDS", help="Only these jobs of any user, such as 17,18_3.")
 @click.option(
     "-o",
     "--format",
-    "columns",
-    metavar="NAMES",
-    help="Columns of the table or of --csv, such as id,name,uGPUcore.",
+    "names",
+    metavar="COLUMNS",
+    help=f"Columns of the table, CSV or Parquet file: {', '.join(TITLES)}.",
 )
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Rows per page. [default: 100]")
 @click.option(
@@ -70,87 +68,107 @@ def jobs(
     site: CommandSite,
     limit: int | None,
     page: int,
-    job_ids: str | None,
-    columns: str | None,
     *,
-    all_users: bool,
     every: bool,
     as_json: bool,
     as_csv: bool,
     parquet: Path | None,
+    ids: str | None,
+    names: str | None,
     **chosen: Any,
 ) -> None:
-    """List your runs, the most recently submitted first; with -a, those of all users.
+    """List your runs, the most recently submitted first; -a lists the runs of all users.
 
-    WAIT_h is the time from eligible to start; uGPUcore and uGPUmem are percentages, averaged over the GPUs
-    and the time of the run. A dash marks a gap: the value was not measured, or the run is another user's.
+    A running job ends by the shown time at the latest, because of its time limit. WAIT_h is the time from
+    eligible to start; uGPUcore and uGPUmem are percentages, averaged over the GPUs and the time of the run. A
+    dash marks a gap: the value was not measured, or the run is another user's.
     """
     check_format(as_json=as_json, as_csv=as_csv)
     if parquet is not None and (as_json or as_csv):
         raise UsageError("--parquet writes a file and prints nothing: leave out --json and --csv")
-    if columns is not None and (as_json or parquet is not None):
-        raise UsageError("--format selects columns of the table or of --csv: leave out --json and --parquet")
     if every and (limit is not None or page > 1):
         raise UsageError("--all cannot be combined with --limit or --page")
-    if all_users and chosen["user"] is not None:
-        raise UsageError("--all-users and --user are mutually exclusive")
     most = None if every or (parquet is not None and limit is None) else (_LIMIT if limit is None else limit)
     if most is None and page > 1:
         raise UsageError("--page N needs --limit, the number of rows per page")
-    is_own = _is_own(chosen, all_users) and job_ids is None
-    if is_own:
-        chosen["user"] = uid_and_name(None)[1]
-    wanted = None if columns is None else parse_format(columns)
-    filters = filters_of(site, chosen)
+    if names is not None and as_json:
+        raise UsageError("--format selects columns, but --json prints every key: leave out one of them")
+    columns = None if names is None else columns_of(names)
+    keys = CSV_COLUMNS if columns is None else _keys(columns)
+    job_ids = _job_ids(ids, chosen)
+    filters = {} if job_ids else filters_of(site, chosen)
     with site.database() as database:
-        if job_ids is None:
-            found = _Found(database.all_runs, filters, most, page)
-        else:
-            found = _Found(_runs_of(database, _job_ids(job_ids, chosen)), {}, most, page)
+        read = partial(_runs_of_jobs, database, job_ids) if job_ids else partial(database.all_runs, **filters)
+        found = _Found(read, most, page)
         if parquet is not None:
-            n_rows = write_runs(parquet, CSV_COLUMNS, (run.to_json() for run in found.runs()))
+            n_rows = write_runs(parquet, keys, (run.to_json() for run in found.runs()))
             remark(f"{parquet} has {counted(n_rows, 'run')}")
         elif as_json:
             print_json({"runs": [run.to_json() for run in found.runs()]})
         elif as_csv:
-            print_csv(CSV_COLUMNS if wanted is None else wanted, (run.to_json() for run in found.runs()))
+            print_csv(keys, (run.to_json() for run in found.runs()))
         else:
             runs = list(found.runs())
             if runs:
-                default = tuple(name for name in DEFAULT_COLUMNS if name != "user" or not is_own)
-                context = CellContext(ZoneInfo(site.config.timezone), site.config.sampling.min_coverage)
-                _print_table(runs, default if wanted is None else wanted, context)
-    found.print_rest(
-        chosen["sort"],
-        f"no runs of {chosen['user']} match; -a lists all users" if is_own else "no runs match",
-    )
-    if not found.any and not is_own and (strange := _strange(chosen["user"])):
+                context = CellContext(
+                    zone=ZoneInfo(site.config.timezone), min_coverage=site.config.sampling.min_coverage
+                )
+                is_own = not job_ids and not chosen["all_users"] and chosen["user"] is None
+                if columns is not None:
+                    _print_table(runs, columns, [column.title for column in columns[:0:-1]], context)
+                else:
+                    _print_table(runs, usual_columns(with_user=not is_own), _SPARE, context)
+    found.print_rest(chosen["sort"])
+    if job_ids or found.matching:
+        return
+    remark(_searched(filters.get("user"), chosen))
+    if strange := _strange(chosen["user"]):
         remark(f"this host has no user {', '.join(strange)}")
 
 
-def _is_own(chosen: Mapping[str, Any], all_users: bool) -> bool:
-    """Return whether only the caller's runs are listed: by default, except for root."""
-    names_owner = any(chosen[name] is not None for name in ("user", "account", "team"))
-    return not (all_users or names_owner or os.geteuid() == 0)
+def _keys(columns: Sequence[RunColumn]) -> Sequence[str]:
+    return tuple(dict.fromkeys(key for column in columns for key in column.keys))
 
 
-def _job_ids(text: str, chosen: Mapping[str, Any]) -> Sequence[str]:
-    """Return the requested jobs; raise UsageError for filters, which do not apply to them."""
-    for name, value in chosen.items():
-        if value not in (None, False) and (name, value) != ("sort", "submit"):
-            option = name.replace("_", "-")
-            raise UsageError(f"--job cannot be combined with --{option}: it lists these jobs in this order")
-    return [name.strip() for name in text.split(",") if name.strip()]
+def _job_ids(ids: str | None, chosen: Mapping[str, Any]) -> Sequence[str]:
+    """Return the jobs of --jobs; raise UsageError for a filter, which would hide some of them."""
+    if ids is None:
+        return ()
+    given = chosen_filters(chosen)
+    for name in ("user", "all_users", "ascending"):
+        given += [f"--{name.replace('_', '-')}"] if chosen[name] else []
+    given += [] if chosen["sort"] == SORTS[0] else ["--sort"]
+    if given:
+        raise UsageError(f"--jobs lists all runs of the given jobs, newest first: leave out {given[0]}")
+    found = tuple(dict.fromkeys(word.strip() for word in ids.split(",") if word.strip()))
+    if not found:
+        raise UsageError(f"--jobs {ids!r}: write job IDs, such as 17,18_3")
+    return found
 
 
-def _runs_of(database: DatabaseClient, job_ids: Sequence[str]) -> Callable[..., Iterator[Run]]:
-    """Return a function that yields the runs of each job, the newest first."""
+def _runs_of_jobs(database: DatabaseClient, ids: Sequence[str], limit: int) -> Iterator[Run]:
+    """Yield the runs of jobs as they appear in lists, without records; `limit` is not needed."""
+    for job_id in ids:
+        page = database.run_page(job_id)
+        if not page.runs:
+            remark(f"Slurm's accounting has no job {job_id}; slurm-gpu job {job_id} also finds held jobs")
+        if page.left_out:
+            remark(f"older runs of {job_id} are not shown ({page.left_out}): specify a task")
+        for run in page.runs:
+            yield structs.replace(run, devices=None, hosts=None, events=None, device_facts=None)
 
-    def runs(**_: Any) -> Iterator[Run]:
-        for job_id in job_ids:
-            yield from database.run(job_id)
 
-    return runs
+def _searched(user: str | None, chosen: Mapping[str, Any]) -> str:
+    """Return what was searched without success, and the options that search more."""
+    whose = "the runs of all users" if user is None else f"the runs of {user}"
+    if user is not None and chosen["user"] is None:
+        whose = f"your runs ({user})"
+    given = chosen_filters(chosen)
+    wider = ["-a for all users"] if user is not None else []
+    wider += ["an earlier -S"] if chosen["since"] is not None else []
+    wider += ["fewer filters"] if len(given) > (chosen["since"] is not None) else []
+    searched = f"searched {whose}" + (f" with {' '.join(given)}" if given else "")
+    return f"{searched}; to search more, use {' or '.join(wider)}" if wider else searched
 
 
 def _strange(users: str | None) -> list[str]:
@@ -170,39 +188,28 @@ def _is_known(name: str) -> bool:
 class _Found:
     """The runs of a page, read as needed."""
 
-    def __init__(
-        self,
-        read: Callable[..., Iterator[Run]],
-        filters: Mapping[str, Any],
-        most: int | None,
-        page: int,
-    ) -> None:
-        self._read, self._filters, self._most, self._page = read, filters, most, page
-        self._n = self._matching = 0
+    def __init__(self, read: Callable[..., Iterable[Run]], most: int | None, page: int) -> None:
+        self._read, self._most, self._page = read, most, page
+        self._n = self.matching = 0
         self._more = False
 
     def runs(self) -> Iterator[Run]:
         """Yield the runs of the page, with a limited number in memory at once."""
         before = 0 if self._most is None else self._most * (self._page - 1)
         at_once = _AT_ONCE if self._most is None else min(before + self._most + 1, _AT_ONCE)
-        for n, run in enumerate(self._read(**self._filters, limit=at_once)):
+        for n, run in enumerate(self._read(limit=at_once)):
             if self._most is not None and n == before + self._most:
                 self._more = True
                 return
-            self._matching = n + 1
+            self.matching = n + 1
             if n >= before:
                 self._n += 1
                 yield run
 
-    @property
-    def any(self) -> bool:
-        """Return whether the page has any run."""
-        return self._n > 0
-
-    def print_rest(self, sort: str, nothing: str) -> None:
-        """Print a remark if the page has no runs (`nothing`) or if more runs match."""
+    def print_rest(self, sort: str) -> None:
+        """Print a remark if the page has no runs or if more runs match."""
         if not self._n:
-            remark(f"page {self._page} does not exist: {self._pages()}" if self._matching else nothing)
+            remark(f"page {self._page} does not exist: {self._pages()}" if self.matching else "no runs match")
         elif self._more:
             which = "the last" if sort == "submit" and self._page == 1 else "these are"
             pages = "" if self._page == 1 else f", page {self._page}"
@@ -213,20 +220,17 @@ class _Found:
     def _pages(self) -> str:
         """Describe the number of matching runs and the last page, if the requested page does not exist."""
         assert self._most is not None
-        last = -(-self._matching // self._most)
-        match = "matches" if self._matching == 1 else "match"
-        return f"{counted(self._matching, 'run')} {match}, and the last page is {last}"
+        last = -(-self.matching // self._most)
+        match = "matches" if self.matching == 1 else "match"
+        return f"{counted(self.matching, 'run')} {match}, and the last page is {last}"
 
 
-def _print_table(found: Sequence[Run], names: Sequence[str], context: CellContext) -> None:
-    columns = [RUN_COLUMNS[name] for name in names]
-    print_table(
-        [column.title for column in columns],
-        [[column.cell(run, context) for column in columns] for run in found],
-        right=[column.title for column in columns if column.right],
-        whole=("JobID",),
-        cut=_NAMES,
-        spare=_SPARE_OF_ALL if "user" in names else _SPARE,
-    )
+def _print_table(
+    found: Sequence[Run], columns: Sequence[RunColumn], spare: Sequence[str], context: CellContext
+) -> None:
+    titles = [column.title for column in columns]
+    rows = ([column.cell(run, context) for column in columns] for run in found)
+    right = [column.title for column in columns if column.is_number]
+    print_table(titles, rows, right=right, whole=("JobID",), cut=_NAMES, spare=spare)
     if any(map(context.is_thin, found)):
         remark(f"* not reliable: measured for less than {context.min_coverage:.0%} of the time")

@@ -14,10 +14,10 @@ _ROWS_AT_ONCE = 20_000
 _TEXTS = frozenset(
     (
         *("id", "user", "account", "qos", "partition", "state", "gpu_type", "nodes"),
-        *("server_type", "zone", "app", "app_field"),
+        *("server_type", "zone", "app", "app_field", "name", "exit_code"),
     )
 )
-_WHOLE = frozenset(("submit_s", "eligible_s", "start_s", "end_s", "nNODE"))
+_WHOLE = frozenset(("submit_s", "eligible_s", "start_s", "end_s", "elapsed_s", "time_limit_s", "nNODE"))
 
 
 def write_runs(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> int:
