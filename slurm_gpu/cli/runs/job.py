@@ -57,8 +57,8 @@ def _own_jobs(ctx: click.Context, parameter: click.Parameter, incomplete: str) -
 def job(site: CommandSite, job_id: str, by_uuid: bool, as_json: bool) -> None:
     """Show every run of JOB (17, 17_3 for an array task, 17+1 for a het component) and its GPUs.
 
-    GPU is the index on the node, as in nvidia-smi, with MIG followed by GI and the GPU instance. util is the
-    percentage of time in which the GPU was busy. p5, p50 and p95 are its percentiles over time.
+    GPU is the index on the node, as in nvidia-smi; under MIG, GI and the GPU instance follow. The column util
+    is the percentage of time in which the GPU was busy; p5, p50 and p95 are its percentiles over time.
     sampled is the measured share of the allocated time, excluding suspensions. SM, occup. (occupancy), tensor
     and DRAM are percentages of the hardware's maximum. throttled is the time for which the clocks were
     reduced. Power, energy and link traffic of a GPU are not known while jobs share it. A dash marks a gap:
