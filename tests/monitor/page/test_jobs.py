@@ -192,3 +192,19 @@ def test_the_page_needs_a_session_and_fits_a_phone(opened: Callable[..., Tab]):
     assert tab.is_within_its_width(390, 1280)
     assert tab.nameless_controls() == 0
     assert tab.blocks_injected_content()
+
+
+def test_totals_are_by_user_account_or_application(opened: Callable[..., Tab]):
+    tab = opened(cluster(), "jobs?view=all")
+    tab.page.locator("#table tbody tr").first.wait_for()
+    assert tab.page.inner_text("#summary") == (
+        "3 jobs, 7 GPUs, 1 at 0 % now. GPUs by user: carol 4, alice 2, bob 1"
+    )
+    tab.page.select_option("#by", "account")
+    assert tab.page.inner_text("#summary").endswith("GPUs by account: vision 6, nlp 1")
+    tab.page.get_by_role("button", name="Ended").click()
+    tab.page.locator("#summary", has_text="First 2 jobs").wait_for()
+    tab.page.select_option("#by", "app")
+    assert tab.page.inner_text("#summary") == "First 2 jobs.", "all are of one application"
+    tab.page.get_by_role("button", name="Pending").click()
+    assert tab.page.input_value("#by") == "user"

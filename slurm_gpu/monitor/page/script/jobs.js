@@ -11,7 +11,7 @@ import { showViewer, startShell } from "./shell.js";
 import { WireError, json, now_s } from "./wire.js";
 import * as words from "./words.js";
 
-const MOST_ROWS = 200, MOST_USERS = 6, TYPED_MS = 300, OLD_S = 60;
+const MOST_ROWS = 200, MOST_TOTALS = 6, TYPED_MS = 300, OLD_S = 60;
 const METRIC = "util";
 
 const cluster = new Cluster();
@@ -83,6 +83,8 @@ async function load(isNext = false) {
 
 function show() {
   const isEnded = chosen.state === "ended", now = now_s();
+  byId("by").querySelector('[value="app"]').hidden = !isEnded; // Slurm's queue has no applications
+  if (!isEnded && byId("by").value === "app") byId("by").value = "user";
   rows = isEnded ? ended.runs : sorted(queued(), column(), order(), now);
   for (const button of byId("states").children) button.setAttribute("aria-pressed", String(button.dataset.state === chosen.state));
   for (const button of byId("views").children) button.setAttribute("aria-pressed", String((button.dataset.view === "mine") === isMine()));
@@ -97,12 +99,10 @@ function show() {
 }
 
 function queuedText() {
-  const gpus = rows.reduce((sum, job) => sum + job.n_gpus * (job.n_tasks ?? 1), 0), idle = rows.reduce((sum, job) => sum + (job.n_idle ?? 0), 0);
-  const of = new Map();
-  for (const job of rows) of.set(job.user, (of.get(job.user) ?? 0) + job.n_gpus * (job.n_tasks ?? 1));
-  const users = [...of].sort((a, b) => b[1] - a[1]).slice(0, MOST_USERS).map(([user, n]) => `${user} ${words.count(n)}`);
+  const gpusOf = (job) => job.n_gpus * (job.n_tasks ?? 1);
+  const gpus = rows.reduce((sum, job) => sum + gpusOf(job), 0), idle = rows.reduce((sum, job) => sum + (job.n_idle ?? 0), 0);
   const total = `${words.counts(rows.length, "job")}, ${words.counts(gpus, "GPU")}${idle ? `, ${words.count(idle)} at 0 % now` : ""}`;
-  return of.size > 1 ? `${total}. GPUs by user: ${users.join(", ")}${of.size > MOST_USERS ? " …" : ""}` : total;
+  return `${total}.${totals("GPUs", gpusOf)}`;
 }
 
 function endedText() {
@@ -110,7 +110,16 @@ function endedText() {
   if (ended.of === null) return "";
   const kind = { app: "application" }[ended.matched] ?? ended.matched;
   const of = kind === null || kind === "job" ? "" : ` of ${kind} ${chosen.find.replace(/^(user|account|app):/, "")}`;
-  return `${ended.cursor === null ? "" : "First "}${words.counts(rows.length, "job")}${of}`;
+  return `${ended.cursor === null ? "" : "First "}${words.counts(rows.length, "job")}${of}.${totals("GPU-hours", (run) => (run.nGPU ?? 0) * (run.RUN_h ?? 0))}`;
+}
+
+// Return the sums of an amount over the rows by user or another name, the largest first; "" if there is only one name.
+function totals(title, amountOf) {
+  const by = byId("by").value, of = new Map();
+  for (const job of rows) of.set(job[by] ?? "unknown", (of.get(job[by] ?? "unknown") ?? 0) + amountOf(job));
+  if (of.size < 2) return "";
+  const largest = [...of].sort((a, b) => b[1] - a[1]).slice(0, MOST_TOTALS).map(([name, n]) => `${name} ${words.amount(n, "")}`);
+  return ` ${title} by ${byId("by").selectedOptions[0].textContent}: ${largest.join(", ")}${of.size > MOST_TOTALS ? " …" : ""}`;
 }
 
 function choose(what) {
@@ -136,6 +145,7 @@ byId("views").addEventListener("click", (event) => {
   const { view } = event.target.dataset;
   if (view !== undefined) choose({ view });
 });
+byId("by").addEventListener("change", show);
 byId("find").addEventListener("input", (event) => {
   clearTimeout(typing);
   typing = setTimeout(() => choose({ find: event.target.value.trim() }), chosen.state === "ended" ? TYPED_MS : 0);
