@@ -19,14 +19,15 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning
 
 
 @pytest.fixture(scope="module")
-def firefox() -> Iterator[Any]:
+def firefox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Start a headless Firefox; skip the tests if Firefox is not installed."""
     marionette = pytest.importorskip(
         "marionette_driver.marionette", reason="needs marionette-driver (extra dev)"
     )
     if _FIREFOX is None:
         pytest.skip("needs Firefox, which packaging/install-packages installs if it is available")
-    browser = marionette.Marionette(bin=_FIREFOX, headless=True)
+    log = tmp_path_factory.mktemp("firefox") / "log"
+    browser = marionette.Marionette(bin=_FIREFOX, headless=True, gecko_log=str(log))
     browser.start_session()
     yield browser
     browser.quit()
