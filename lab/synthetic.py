@@ -14,6 +14,7 @@ from typing import Self
 
 import msgspec
 
+from lab.synthetic_runs import ARRAY, array_runs, ended_run, with_use
 from lab.synthetic_usage import usage_of
 from slurm_gpu.errors import UsageError
 from slurm_gpu.text.hostlist import compress
@@ -192,14 +193,21 @@ class SyntheticCluster:
         """Do nothing, since no resource is open."""
 
     def run(self, job: str) -> Sequence[Run]:
-        """Return a running or pending job with a record of each of its GPUs."""
+        """Return a running, pending or ended job with a record of each of its GPUs, or a job array."""
         found = self._of(job)
         if found is None:
-            return ()
+            return self._past(job)
         records = [
             self._record(found, node, gpu) for node, gpus in self._places(found).items() for gpu in gpus
         ]
-        return (run_of(found, self.now_s, records),)
+        return (with_use(run_of(found, self.now_s, records)),)
+
+    def _past(self, job: str) -> Sequence[Run]:
+        ended = self._ended()
+        if job.startswith(str(ARRAY)):
+            runs = array_runs(ended[0], self.now_s)
+            return runs if job == str(ARRAY) else [run for run in runs if run.id == job]
+        return [ended_run(run) for run in ended if run.id == job]
 
     def runs(
         self,
@@ -327,6 +335,7 @@ class SyntheticCluster:
             util_hist_ms={0: held_ms - busy_ms, round(item.level): busy_ms} if item.level else {0: held_ms},
             mem_hist_ms={55: held_ms},
             power_w=Mean(held_ms / 1000, 300.0, 80.0, 400.0),
+            mem_used_mib=Mean(held_ms / 1000, 70_000.0, 0.0, 79_000.0),
         )
 
     def _course(self, job: ClusterJob) -> Timeline:

@@ -31,9 +31,7 @@ def make_app(site: RouteContext, more: Sequence[BaseRoute] = ()) -> Starlette:
     api = [Route(route.path, route.make(site), methods=["GET"]) for route in ROUTES]
     described = CachedResponse(dump(document(ROUTES)), JSON)
     openapi = Route("/openapi.json", described, methods=["GET"])
-    diagnosis = DiagnosisPage(
-        site.connect, site.viewer_of, site.clock.wall, site.slots, site.drawing, site.diagnosis_settings
-    )
+    diagnosis = DiagnosisPage(site.diagnoses, site.viewer_of)
     drawn = Route(PATH, diagnosis.get, methods=["GET"])
     routes: list[BaseRoute] = [*api, openapi, *page_routes(), drawn, *more]
     handlers: dict[Any, Callable[[Request, Any], Awaitable[Response]]] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from starlette.types import ASGIApp
 
@@ -18,7 +19,7 @@ from slurm_gpu.monitor.http.rate_limiter import RequestSlots
 from slurm_gpu.monitor.http.response import CSV, JSON, OCTETS, SVG
 from slurm_gpu.monitor.job import ended
 from slurm_gpu.monitor.job import pages as jobpages
-from slurm_gpu.monitor.job.diagnosis import DiagnosisSettings
+from slurm_gpu.monitor.job.diagnosis import Diagnoses, DiagnosisSettings, VerdictPage
 from slurm_gpu.monitor.job.drawing import DrawingProcess
 from slurm_gpu.monitor.job.ended import EndedRunsPage
 from slurm_gpu.monitor.job.forecasts import Forecasts
@@ -41,6 +42,11 @@ class RouteContext:
     slots: RequestSlots = field(default_factory=RequestSlots)
     drawing: DrawingProcess = field(default_factory=DrawingProcess)
     diagnosis_settings: DiagnosisSettings = field(default_factory=DiagnosisSettings)
+
+    @property
+    def diagnoses(self) -> Diagnoses:
+        """Return what diagnoses runs."""
+        return Diagnoses(self.connect, self.clock.wall, self.slots, self.drawing, self.diagnosis_settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +96,14 @@ def _of_job(name: str, make_body: jobpages.MakeBody) -> Callable[[RouteContext],
     return lambda site: JobPage(name, make_body, site.connect, site.viewer_of, site.clock.wall, site.slots)
 
 
-def _job_route(path: str, summary: str, name: str, make_body: jobpages.MakeBody, schema: Schema) -> ApiRoute:
+def _runs_of_job(site: RouteContext) -> ASGIApp:
+    make_body = partial(jobpages.runs_body, min_coverage=site.diagnosis_settings.min_coverage)
+    return _of_job("runs", make_body)(site)
+
+
+def _job_route(path: str, summary: str, make: Callable[[RouteContext], ASGIApp], schema: Schema) -> ApiRoute:
     answers = ((JSON, schema), (CSV, schemas.TEXT))
-    return ApiRoute(path, summary, _of_job(name, make_body), answers, (_JOB, _FORMAT), missing=True)
+    return ApiRoute(path, summary, make, answers, (_JOB, _FORMAT), missing=True)
 
 
 # The routes of frequent requests come first.
@@ -183,24 +194,32 @@ ROUTES = (
     ),
     _job_route(
         "/api/v1/jobs/{job}",
-        "All runs of a job, with p25 and p95 of each metric.",
-        "runs",
-        jobpages.runs_body,
+        "All runs of a job, with p25 and p95 of each metric, the use of what it requested, and suggestions.",
+        _runs_of_job,
         schemas.RUNS,
     ),
     _job_route(
         "/api/v1/jobs/{job}/timeline",
         "The timeline of each run on each device; of running jobs with up to 64 GPUs up to the last minute.",
-        "timeline",
-        jobpages.timelines_body,
+        _of_job("timeline", jobpages.timelines_body),
         schemas.TIMELINES,
     ),
     _job_route(
         "/api/v1/jobs/{job}/window",
         "The last ten minutes at full resolution.",
-        "window",
-        jobpages.windows_body,
+        _of_job("window", jobpages.windows_body),
         schemas.WINDOWS,
+    ),
+    ApiRoute(
+        "/api/v1/jobs/{job}/diagnosis",
+        "The verdict on a run: why it is slow. It is computed on request, which takes seconds.",
+        lambda site: VerdictPage(site.diagnoses, site.viewer_of),
+        ((JSON, schemas.DIAGNOSIS),),
+        (
+            _JOB,
+            RouteParameter("run", "the submit time of the run; the newest by default", schemas.WHOLE),
+        ),
+        missing=True,
     ),
     ApiRoute(
         "/api/v1/jobs/{job}/queued",

@@ -244,6 +244,13 @@ PERCENTILES: Schema = {
         how={"type": "string", "enum": ["exact", "from bins"]},
     ),
 }
+_USE = an_object(
+    resource={"type": "string", "enum": ["gpu", "gpu_memory", "cpu", "memory"]},
+    used=null_or(
+        NUMBER, "not measured; busy GPUs and CPUs are means, memory is the maximum in MiB (GPU: of one GPU)"
+    ),
+    requested=null_or(NUMBER, "unknown; for gpu_memory the memory of that GPU"),
+)
 RUNS = an_object(
     runs=listed(
         an_object(
@@ -255,6 +262,10 @@ RUNS = an_object(
             state=TEXT,
             percentiles=PERCENTILES,
             by_device=null_or(listed(an_object(node=TEXT, device=TEXT, percentiles=PERCENTILES))),
+            use=null_or(listed(_USE), "the run belongs to another user"),
+            suggestions=null_or(
+                listed(TEXT), "the run belongs to another user; at most three, only for ended runs"
+            ),
         )
     )
 )
@@ -274,6 +285,21 @@ WINDOWS = an_object(
     windows=listed({"type": "object"}),
     requested=described(
         FLAG, "windows have just been requested from the job's nodes; repeat the request in ten seconds"
+    ),
+)
+DIAGNOSIS = an_object(
+    by=described(TEXT, "the data of the verdict, in words"),
+    verdict=an_object(
+        True,
+        cause=TEXT,
+        kind=described(TEXT, "empty if the cause has no kinds"),
+        suspect=FLAG,
+        confidence=NUMBER,
+        since_s=MOMENT,
+        until_s=MOMENT,
+        evidence=listed(an_object(True, text=TEXT)),
+        why_not=listed(TEXT),
+        next_step=TEXT,
     ),
 )
 ERROR = an_object(error=TEXT)

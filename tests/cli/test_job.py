@@ -202,7 +202,7 @@ def test_an_unused_gpu_is_reported(slurm_gpu: CommandLine):
     assert "The GPU of this run was allocated but not used; submit such work without --gpus" in slurm_gpu.out
     slurm_gpu.database.runs = [make_run(devices=(_idle(_A), make_record(_B)))]
     slurm_gpu("job", "17")
-    assert "1 of 2 GPUs was allocated but not used; the run needed only 1." in slurm_gpu.out
+    assert "1 of 2 GPUs was allocated but not used; the run needed only 1: --gpus=1." in slurm_gpu.out
 
 
 def test_a_gpu_with_low_coverage_is_not_judged(slurm_gpu: CommandLine):

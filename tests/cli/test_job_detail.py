@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.cli.runs.device_use import device_uses
 from slurm_gpu.cli.runs.event_text import event_text
-from slurm_gpu.cli.runs.host_use import host_uses
 from slurm_gpu.client.database_client import DeviceTimeline, RunTimeline
 from slurm_gpu.plausible import MAX_MOMENT_S
+from slurm_gpu.reports.run_use.device_use import device_uses
+from slurm_gpu.reports.run_use.host_use import host_uses
 from slurm_gpu.text.sparkline import sparkline
 from slurm_gpu.wire import DeviceFacts, Event, Host, Mean, Record, Timeline, Total
 from slurm_gpu.wire.answers.codec import to_json

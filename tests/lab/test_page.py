@@ -73,6 +73,8 @@ def test_a_job_is_followed_from_its_square_to_its_page_and_its_file(lab: Lab, si
 
     wait_for(recorded, 120, "its records have come", interval_s=2.0)
     assert "followed" in page.inner_text("h1")
+    assert page.locator(".use").count() == 4
+    assert page.inner_text("#headline").startswith("Cancelled: ended ")
     with page.expect_download() as download:
         page.get_by_role("link", name="p25 and p95 of each GPU").click()
     header, row = download.value.path().read_text("utf-8").splitlines()
@@ -138,6 +140,6 @@ def test_a_held_job_is_explained_and_its_page_becomes_that_of_the_running_job(
 
     lab.output(["scontrol", "release", str(job)])
     wait_for(lambda: lab.intervals(job), 60, "the job starts")
-    page.locator("#facts", has_text="running").wait_for(timeout=35_000)
+    page.locator("#headline", has_text="Running").wait_for(timeout=35_000)
     assert page.locator("#wait").is_hidden()
     lab.output(["scancel", str(job)])

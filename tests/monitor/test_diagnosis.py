@@ -40,6 +40,22 @@ def test_permitted_users_see_the_diagnosis(drawn: Drawn):
     assert answer.headers["cache-control"] == "private, no-store"
 
 
+def test_permitted_users_get_the_verdict_as_json(drawn: Drawn):
+    answer = drawn.get(f"/api/v1/jobs/{drawn.job}/diagnosis?run={drawn.run.submit_s}")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
+    assert answer.json()["verdict"]["cause"] == "slow or failing"
+    drawn.viewer = Viewer("nobody", 65534, operator=False)
+    refused = drawn.get(f"/api/v1/jobs/{drawn.job}/diagnosis")
+    assert refused.status_code == 403
+    assert "another user" in refused.json()["error"]
+
+
+@pytest.mark.parametrize(("query", "status"), [("run=<b>", 400), ("run=1", 404)])
+def test_the_verdict_of_a_run_that_does_not_exist_is_refused(drawn: Drawn, query: str, status: int):
+    answer = drawn.get(f"/api/v1/jobs/{drawn.job}/diagnosis?{query}")
+    assert (answer.status_code, [*answer.json()]) == (status, ["error"])
+
+
 def test_while_windows_are_requested_the_page_links_to_itself(drawn: Drawn):
     again = f'<a href="diagnosis?id={drawn.job}">'
     assert again not in drawn.get(f"/diagnosis?id={drawn.job}").text, "no window is requested any more"

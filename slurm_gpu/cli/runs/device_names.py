@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from slurm_gpu.cli.runs.device_use import DeviceUse
+from slurm_gpu.reports.run_use.device_use import DeviceUse
 from slurm_gpu.wire import DeviceFacts
 
 _SHORT_UUID = 12

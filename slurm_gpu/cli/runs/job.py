@@ -11,8 +11,6 @@ from click.shell_completion import CompletionItem
 from slurm_gpu.cli.options import json_option
 from slurm_gpu.cli.output import print_json, remark
 from slurm_gpu.cli.runs.device_names import DeviceNames
-from slurm_gpu.cli.runs.device_use import DeviceUse, device_uses, idle_advice
-from slurm_gpu.cli.runs.host_use import HostUse, host_uses
 from slurm_gpu.cli.runs.job_tables import (
     print_events,
     print_hardware,
@@ -26,6 +24,9 @@ from slurm_gpu.client.database_client import DeviceTimeline, Run, RunTimeline
 from slurm_gpu.database.accounting.allocated_time import SHIPPED_WITHIN_S
 from slurm_gpu.errors import OutsideError, SlurmError, UsageError
 from slurm_gpu.reports.diagnosed.missing_data import REPORTED_WITHIN_S
+from slurm_gpu.reports.run_use.device_use import DeviceUse, device_uses, idle_advice
+from slurm_gpu.reports.run_use.host_use import HostUse, host_uses
+from slurm_gpu.reports.run_use.suggestions import suggestions
 from slurm_gpu.slurm.queue import read_own_jobs
 from slurm_gpu.slurm.tres import uses_gpus
 from slurm_gpu.text.cells import GAP, count, energy, moment, not_quite, number, span, text
@@ -133,6 +134,7 @@ def _to_json(run: Run, timelines: Sequence[DeviceTimeline], min_coverage: float)
         "host_use": None if run.hosts is None else [use.to_json() for use in _host_uses(run)],
         "gpus": None if uses is None else [_gpu_to_json(use, run) for use in uses],
         "advice": None if uses is None else idle_advice(run, uses, min_coverage),
+        "suggestions": list(suggestions(run, min_coverage)),
     }
 
 
@@ -210,9 +212,10 @@ def _print_run(
     if run.events:
         click.echo()
         print_events(run.events, names, zone)
-    advice = idle_advice(run, uses, min_coverage) if uses else None
-    if advice is not None:
-        click.echo(f"\n  {advice}")
+    if advice := suggestions(run, min_coverage):
+        click.echo()
+    for line in advice:
+        click.echo(f"  {line}")
 
 
 def _reported_at(records: Sequence[Record], zone: ZoneInfo) -> str:

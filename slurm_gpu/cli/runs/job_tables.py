@@ -9,10 +9,10 @@ import click
 
 from slurm_gpu.cli.output import console, is_narrow, print_table
 from slurm_gpu.cli.runs.device_names import DeviceNames
-from slurm_gpu.cli.runs.device_use import DeviceUse
 from slurm_gpu.cli.runs.event_text import event_text
-from slurm_gpu.cli.runs.host_use import HostUse
 from slurm_gpu.client.database_client import DeviceTimeline
+from slurm_gpu.reports.run_use.device_use import DeviceUse
+from slurm_gpu.reports.run_use.host_use import HostUse
 from slurm_gpu.text.cells import GAP, energy, memory, moment, number, percent, span, text, volume
 from slurm_gpu.text.sparkline import GAP as NO_SIGN
 from slurm_gpu.text.sparkline import sparkline, values_per_sign

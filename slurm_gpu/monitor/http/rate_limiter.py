@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 # The process has 40 worker threads, some of which are needed for signing in.
 AT_ONCE = 24
-# The page of a job sends three requests at once.
+# The page of a job sends four requests at once.
 OF_A_USER = 8
 
 

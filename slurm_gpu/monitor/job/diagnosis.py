@@ -1,6 +1,6 @@
-"""Serve GET /diagnosis?id=JOB: a page that explains why a job is slow.
+"""Serve the diagnosis of a run: GET /diagnosis?id=JOB as a page, GET /api/v1/jobs/JOB/diagnosis as JSON.
 
-The page is only for viewers who may see the job in full.
+Both are only for viewers who may see the job in full.
 """
 
 from __future__ import annotations
@@ -9,20 +9,23 @@ import html
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 from urllib.parse import quote
 
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from slurm_gpu.client.database_client import DatabaseClient
 from slurm_gpu.errors import DatabaseError, OutsideError, UsageError
 from slurm_gpu.monitor.cluster.responses import read_whole
 from slurm_gpu.monitor.http.rate_limiter import RequestSlots
+from slurm_gpu.monitor.http.response import JSON, CachedResponse
 from slurm_gpu.monitor.job.drawing import DrawingProcess
 from slurm_gpu.monitor.job.pages import read_job
 from slurm_gpu.monitor.page.files import DRAWN_POLICY, address_of
-from slurm_gpu.monitor.viewer import NotSignedInError, ViewerOf, Visibility
+from slurm_gpu.monitor.viewer import NotSignedInError, Viewer, ViewerOf, Visibility
 from slurm_gpu.reports.diagnosed.missing_data import stale_nodes, why_no_data
 from slurm_gpu.text.hostlist import compress
 from slurm_gpu.wire.answers.codec import to_json
@@ -45,50 +48,35 @@ class DiagnosisSettings:
     timezone: str = "UTC"
 
 
-class DiagnosisPage:
-    """The endpoint of the page. Errors are also shown as pages, since users follow links to this page."""
+class Diagnoses:
+    """Diagnoses runs for viewers, each in its own process."""
 
     def __init__(
         self,
         connect: Callable[[], DatabaseClient],
-        viewer_of: ViewerOf,
         wall: Callable[[], float],
         slots: RequestSlots,
         drawing: DrawingProcess,
         settings: DiagnosisSettings,
     ) -> None:
-        self._connect, self._viewer_of, self._wall = connect, viewer_of, wall
+        self._connect, self.wall = connect, wall
         self._slots, self._drawing, self._settings = slots, drawing, settings
 
-    async def get(self, request: Request) -> Response:
-        """Answer a request."""
-        try:
-            return await self._answer(request)
-        except NotSignedInError as error:
-            return _error_page(401, str(error))
-        except UsageError as error:
-            return _error_page(400, str(error))
-        except OutsideError as error:
-            return _error_page(503, str(error), {"Retry-After": "5"})
-        except HTTPException as error:
-            return _error_page(error.status_code, error.detail, dict(error.headers or {}))
+    async def of(self, viewer: Viewer, job: str, run: str, form: Literal["page", "verdict"]) -> bytes:
+        """Return the diagnosis of a job's run with the submit time `run`, or of its newest run if "".
 
-    async def _answer(self, request: Request) -> Response:
-        viewer = self._viewer_of(request)
-        job = read_job(request.query_params.get("id", ""))
-        submit_s = read_whole("run", request.query_params.get("run", ""))
+        Raise HTTPException if there is none, or the viewer may not see it.
+        """
+        job, submit_s = read_job(job), read_whole("run", run)
 
         def ask() -> bytes:
             with self._connect() as source:
-                return self._page_input(source, job, submit_s, viewer.visibility)
+                return self._input(source, job, submit_s, viewer.visibility, form)
 
-        page_input = await self._slots.run(viewer.user, ask)
-        return Response(
-            await self._drawing.draw(viewer.user, page_input), media_type="text/html", headers=_HEADERS
-        )
+        return await self._drawing.draw(viewer.user, await self._slots.run(viewer.user, ask))
 
-    def _page_input(
-        self, source: DatabaseClient, job: str, submit_s: int | None, visibility: Visibility
+    def _input(
+        self, source: DatabaseClient, job: str, submit_s: int | None, visibility: Visibility, form: str
     ) -> bytes:
         runs = source.run(job)
         chosen = [run for run in runs if submit_s is None or run.submit_s == submit_s]
@@ -106,7 +94,8 @@ class DiagnosisPage:
         windows = found or ()
         silent = () if found is None else stale_nodes(run, windows)
         hosts = source.hosts(job) if windows and run.end_s is None else ()
-        page_input = {
+        request = {
+            "form": form,
             "run": run.to_json(),
             "windows": to_json(windows),
             "hosts": to_json(hosts),
@@ -117,7 +106,7 @@ class DiagnosisPage:
             ],
             "min_coverage": self._settings.min_coverage,
             "timezone": self._settings.timezone,
-            "now_s": self._wall(),
+            "now_s": self.wall(),
             "site": {
                 "style": address_of("diagnosis.css"),
                 "script": address_of("diagnosis.js"),
@@ -127,7 +116,46 @@ class DiagnosisPage:
                 "silent": compress(silent) if windows else "",
             },
         }
-        return json.dumps(page_input).encode()
+        return json.dumps(request).encode()
+
+
+class DiagnosisPage:
+    """The endpoint of the page. Errors are also shown as pages, since users follow links to this page."""
+
+    def __init__(self, diagnoses: Diagnoses, viewer_of: ViewerOf) -> None:
+        self._diagnoses, self._viewer_of = diagnoses, viewer_of
+
+    async def get(self, request: Request) -> Response:
+        """Answer a request."""
+        try:
+            viewer = self._viewer_of(request)
+            job, run = (request.query_params.get(name, "") for name in ("id", "run"))
+            page = await self._diagnoses.of(viewer, job, run, "page")
+        except NotSignedInError as error:
+            return _error_page(401, str(error))
+        except UsageError as error:
+            return _error_page(400, str(error))
+        except OutsideError as error:
+            return _error_page(503, str(error), {"Retry-After": "5"})
+        except HTTPException as error:
+            return _error_page(error.status_code, error.detail, dict(error.headers or {}))
+        return Response(page, media_type="text/html", headers=_HEADERS)
+
+
+class VerdictPage:
+    """An ASGI application that serves GET /api/v1/jobs/{job}/diagnosis: the verdict without figures."""
+
+    def __init__(self, diagnoses: Diagnoses, viewer_of: ViewerOf) -> None:
+        self._diagnoses, self._viewer_of = diagnoses, viewer_of
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        request = HTTPConnection(scope)
+        viewer = self._viewer_of(request)
+        run = request.query_params.get("run", "")
+        body = await self._diagnoses.of(viewer, request.path_params["job"], run, "verdict")
+        headers = [(b"x-as-of-s", f"{self._diagnoses.wall():.3f}".encode())]
+        await CachedResponse(body, JSON, headers)(scope, receive, send)
 
 
 def _windows(source: DatabaseClient, job: str) -> Sequence[NodeWindow] | None:

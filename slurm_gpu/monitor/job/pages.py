@@ -20,6 +20,8 @@ from slurm_gpu.monitor.job.csv_file import runs_csv, timelines_csv, windows_csv
 from slurm_gpu.monitor.job.newest import with_newest
 from slurm_gpu.monitor.job.percentiles import by_device, of_records
 from slurm_gpu.monitor.viewer import ViewerOf, Visibility
+from slurm_gpu.reports.run_use.requested_use import requested_uses
+from slurm_gpu.reports.run_use.suggestions import suggestions
 from slurm_gpu.wire.answers.cluster import ClusterJob
 from slurm_gpu.wire.answers.codec import to_json
 from slurm_gpu.wire.answers.runs import Run, RunTimeline
@@ -89,14 +91,16 @@ def forecast_id(job: ClusterJob) -> str:
     return job.id if _JOB.fullmatch(job.id) is not None else str(job.job_id)
 
 
-def runs_body(source: DatabaseClient, job: str, visibility: Visibility, file_format: str) -> bytes:
-    """Return the runs of a job with p25 and p95 of each metric."""
+def runs_body(
+    source: DatabaseClient, job: str, visibility: Visibility, file_format: str, *, min_coverage: float
+) -> bytes:
+    """Return the runs of a job with p25 and p95 of each metric, the use of what it requested, and advice."""
     runs = [visible(run, visibility) for run in _runs(source, job)]
     found = source.timelines(job) if any(run.full for run in runs) else ()
     timelines = {(item.job_id, item.submit_s): item for item in found}
     if file_format == "csv":
         return runs_csv(runs, timelines).encode()
-    return dump({"runs": [_run(run, timelines) for run in runs]})
+    return dump({"runs": [_run(run, timelines, min_coverage) for run in runs]})
 
 
 def timelines_body(source: DatabaseClient, job: str, visibility: Visibility, file_format: str) -> bytes:
@@ -134,11 +138,11 @@ def _runs(source: DatabaseClient, job: str) -> Sequence[Run]:
     return runs
 
 
-def _run(run: Run, timelines: Mapping[tuple[int, int], RunTimeline]) -> dict[str, Any]:
-    """Return a run in the format of slurm-gpudbd, with percentiles if the run is shown in full."""
+def _run(run: Run, timelines: Mapping[tuple[int, int], RunTimeline], min_coverage: float) -> dict[str, Any]:
+    """Return a run in the format of slurm-gpudbd, with derived values if the run is shown in full."""
     shown = run.to_json()
     if not run.full:
-        return {**shown, "percentiles": None, "by_device": None}
+        return {**shown, "percentiles": None, "by_device": None, "use": None, "suggestions": None}
     timeline = timelines.get((run.job_id, run.submit_s))
     devices = () if timeline is None or timeline.devices is None else timeline.devices
     each = by_device(run.devices or (), devices)
@@ -149,4 +153,6 @@ def _run(run: Run, timelines: Mapping[tuple[int, int], RunTimeline]) -> dict[str
             {"node": node, "device": device, "percentiles": to_json(metrics)}
             for (node, device), metrics in each.items()
         ],
+        "use": [use.to_json() for use in requested_uses(run)],
+        "suggestions": list(suggestions(run, min_coverage)),
     }

@@ -1,4 +1,4 @@
-"""Render a diagnosis page in a separate process, from JSON on standard input.
+"""Diagnose a run in a separate process, from JSON on standard input, and write the page or the verdict.
 
 slurm-gpuweb starts this process for each request. The server thus needs neither the memory of numpy nor the
 seconds of CPU time that a large job takes. The process itself makes no requests.
@@ -22,10 +22,10 @@ from slurm_gpu.wire.answers.node_minutes import NodeMinutes
 from slurm_gpu.wire.answers.runs import NodeWindow, Run, RunTimeline
 
 
-def page_of(request: Any) -> str:
-    """Return the page for a request.
+def answer_to(request: Any) -> str:
+    """Return the page for a request, or its verdict as JSON if `form` is "verdict".
 
-    The keys of a request are run, windows, hosts, timelines, min_coverage, timezone, now_s and site.
+    The keys of a request are form, run, windows, hosts, timelines, min_coverage, timezone, now_s and site.
     """
     run = from_json(Run, request["run"])
     rules = DiagnosisThresholds(min_coverage=request["min_coverage"])
@@ -36,6 +36,8 @@ def page_of(request: Any) -> str:
         rules,
         hosts=from_json(list[NodeMinutes], request["hosts"]),
     )
+    if request["form"] == "verdict":
+        return json.dumps({"by": found.by, "verdict": found.verdict.to_json()})
     return run_page(run, found, rules, request["timezone"], request["now_s"], SiteLinks(**request["site"]))
 
 
@@ -49,4 +51,4 @@ def step_back() -> None:
 
 if __name__ == "__main__":
     step_back()
-    sys.stdout.buffer.write(page_of(json.load(sys.stdin.buffer)).encode())
+    sys.stdout.buffer.write(answer_to(json.load(sys.stdin.buffer)).encode())

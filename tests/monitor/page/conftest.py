@@ -95,3 +95,15 @@ def opened(browser: Any) -> Iterator[Callable[..., Tab]]:
             return tab
 
         yield open_tab
+
+
+@pytest.fixture
+def job_tab(opened: Callable[..., Tab]) -> Callable[[World], Tab]:
+    """Return a function that opens the page of job 200, and waits until it is drawn."""
+
+    def open_job(world: World) -> Tab:
+        tab = opened(world, "job?id=200")
+        tab.page.locator("#sheets:not([hidden]), #error:not([hidden])").first.wait_for()
+        return tab
+
+    return open_job

@@ -139,7 +139,9 @@ class _Handler(BaseHTTPRequestHandler):
                 if path.endswith("/queued"):
                     answer = {"job": world.queued.get(job)}
                 else:
-                    kept = world.timelines if path.endswith("/timeline") else world.runs
+                    kept = {"timeline": world.timelines, "diagnosis": world.diagnoses}.get(
+                        path.rpartition("/")[2], world.runs
+                    )
                     answer = kept.get(job)
                 if answer is None:
                     self._json({"error": "no such job, or not yours"}, 404)

@@ -53,6 +53,7 @@ class World:
     me: dict[str, Any]
     runs: dict[str, Any] = field(default_factory=dict)
     timelines: dict[str, Any] = field(default_factory=dict)
+    diagnoses: dict[str, Any] = field(default_factory=dict)
     queued: dict[str, Any] = field(default_factory=dict)
     """The jobs in Slurm's queue, by ID."""
     ended: dict[str, Any] = field(default_factory=dict)

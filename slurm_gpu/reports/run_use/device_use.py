@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from slurm_gpu.client.database_client import Run
 from slurm_gpu.database.accounting.derived_columns import resolve_double_watches
 from slurm_gpu.database.accounting.steady_clock import spans
 from slurm_gpu.wire import (
@@ -21,6 +20,7 @@ from slurm_gpu.wire import (
     merge_means,
     merge_totals,
 )
+from slurm_gpu.wire.answers.runs import Run
 
 _FRACTIONS = ("sm_active_frac", "sm_occupancy_frac", "tensor_frac", "dram_frac")
 _COUNTERS = (
@@ -126,7 +126,7 @@ def idle_advice(run: Run, uses: Sequence[DeviceUse], min_coverage: float) -> str
         return f"{what} allocated but not used; {advice}"
     return (
         f"{len(idle)} of {len(uses)} GPUs {'was' if len(idle) == 1 else 'were'} allocated but not used; "
-        f"the run needed only {len(uses) - len(idle)}."
+        f"the run needed only {len(uses) - len(idle)}: --gpus={len(uses) - len(idle)}."
     )
 
 
