@@ -41,6 +41,23 @@ def test_pages_follow_each_other_without_a_gap(here: Here) -> None:
     assert len({run["id"] for run in first["runs"] + second["runs"]}) == 2 * PAGE
 
 
+def test_later_pages_repeat_the_search_of_the_first(here: Here) -> None:
+    find = "vision"
+    first = ask(here, find=find)
+    assert first["matched"] == "account"
+    assert first["cursor"] is not None
+    since_s, _, cursor = first["cursor"].split(".")
+    here.clock.now += 3600
+    second = ask(here, find=find, cursor=first["cursor"])
+    assert (second["since_s"], second["matched"]) == (first["since_s"], "account")
+    assert not {run["id"] for run in first["runs"]} & {run["id"] for run in second["runs"]}
+    assert ask(here, find=find, cursor=f"{since_s}.user.{cursor}")["matched"] == "user"
+    other = here.get(f"{PATH}?cursor={first['cursor']}")
+    assert other.status_code == 400
+    assert "belongs to another search" in other.json()["error"]
+    assert ask(here, cursor=f"0..{cursor}")["since_s"] == first["since_s"] + 3600 - 86400
+
+
 @pytest.mark.parametrize("sort", SORTS)
 def test_each_column_can_be_sorted_both_ways(here: Here, sort: str) -> None:
     down, up = (ask(here, sort=sort, order=order)["runs"] for order in ("desc", "asc"))
@@ -90,7 +107,12 @@ def test_a_name_is_a_user_an_account_or_an_application(here: Here) -> None:
 
 @pytest.mark.parametrize(
     ("query", "why"),
-    [("sort=colour", "must be one of end"), ("order=up", "desc, asc"), ("x=1", "is unknown")],
+    [
+        ("sort=colour", "must be one of end"),
+        ("order=up", "desc, asc"),
+        ("x=1", "is unknown"),
+        ("cursor=x", "is not the cursor of"),
+    ],
 )
 def test_wrong_parameters_are_named(here: Here, query: str, why: str) -> None:
     answer = here.get(f"{PATH}?{query}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from msgspec import structs
@@ -37,6 +39,33 @@ _KINDS = {"user": "user", "account": "accounts", "app": "app"}
 # Fields of a run that lists do not contain.
 _DETAILS: Mapping[str, None] = dict.fromkeys(("devices", "hosts", "events", "device_facts"))
 _PARAMETERS = ("own", "find", "sort", "order", "cursor")
+# The oldest list whose next page can be requested.
+_CURSOR_AGE_S = 86400
+
+
+@dataclass(frozen=True, slots=True)
+class ListPosition:
+    """The end of a page: the search of the first page, and slurm-gpudbd's cursor.
+
+    Later pages repeat this search. Otherwise, they would lose runs that have left the 30 days since the first
+    page. They would also continue with another kind if a run of a user with the found account's name ends.
+    """
+
+    since_s: int
+    kind: str | None
+    cursor: str
+
+    @classmethod
+    def read(cls, text: str) -> ListPosition:
+        """Decode the parameter `cursor`; raise UsageError if it is invalid."""
+        match = re.fullmatch(rf"(\d{{1,12}})\.({'|'.join(_KINDS)}|)\.([\w-]+)", text, re.ASCII)
+        if match is None:
+            raise UsageError(f"cursor: {text[:40]!r} is not the cursor of an earlier page")
+        return cls(int(match[1]), match[2] or None, match[3])
+
+    def write(self) -> str:
+        """Return the encoded position with which a client requests the next page."""
+        return f"{self.since_s}.{self.kind or ''}.{self.cursor}"
 
 
 class EndedRunsPage:
@@ -52,14 +81,18 @@ class EndedRunsPage:
         request = HTTPConnection(scope)
         viewer = self._viewer_of(request)
         query = _read(request.query_params)
+        after = ListPosition.read(query["cursor"]) if query["cursor"] else None
         since_s = int(self._clock.wall()) - DAYS * 86400
+        if after is not None:
+            since_s = max(since_s - _CURSOR_AGE_S, min(since_s, after.since_s))
 
         def make() -> CachedResponse:
             with self._connect() as source:
-                page, kind = find_runs(source, viewer, query, since_s)
+                page, kind = find_runs(source, viewer, query, since_s, after)
+            cursor = None if page.cursor is None else ListPosition(since_s, kind, page.cursor).write()
             body = {
                 "runs": [run.to_json() for run in page.runs],
-                "cursor": page.cursor,
+                "cursor": cursor,
                 "matched": kind,
                 "since_s": since_s,
             }
@@ -71,12 +104,16 @@ class EndedRunsPage:
 
 
 def find_runs(
-    source: DatabaseClient, viewer: Viewer, query: Mapping[str, str], since_s: int
+    source: DatabaseClient,
+    viewer: Viewer,
+    query: Mapping[str, str],
+    since_s: int,
+    after: ListPosition | None = None,
 ) -> tuple[RunPage, str | None]:
     """Return a page of ended runs, and whether the search matched a job, user, account or application.
 
     With `own`, operators also get only their own runs. A name without a kind is searched as a user first,
-    then as an account, and then as an application.
+    then as an account, and then as an application; the pages after the first search the kind that was found.
     """
     find, is_own = query["find"], query["own"] == "true" or not viewer.operator
     visibility = viewer.own if is_own else viewer.visibility
@@ -86,7 +123,12 @@ def find_runs(
         return RunPage(runs=runs, cursor=None), "job"
     page = RunPage(runs=(), cursor=None)
     found: str | None = None
-    for kind, filters in _filters(find, viewer.user if is_own else None):
+    searches = list(_filters(find, viewer.user if is_own else None))
+    if after is not None:
+        searches = [search for search in searches if search[0] == after.kind]
+        if not searches:
+            raise UsageError("cursor: it belongs to another search; request the first page of this search")
+    for kind, filters in searches:
         page, found = (
             source.runs(
                 **filters,
@@ -95,7 +137,7 @@ def find_runs(
                 sort=SORTS[query["sort"]],
                 ascending=query["order"] == "asc",
                 limit=PAGE,
-                cursor=query["cursor"] or None,
+                cursor=None if after is None else after.cursor,
             ),
             kind,
         )
