@@ -8,7 +8,7 @@ from slurm_gpu.database.accounting.importer import store_changed_runs, unmatched
 from slurm_gpu.database.accounting.reconcile import reconcile
 from slurm_gpu.database.accounting.run_row import run_row
 from slurm_gpu.database.accounting.writer import store_records
-from slurm_gpu.database.queries.run_filter import RunFilter
+from slurm_gpu.database.queries.run_filter import RunFilter, SortOrder, conditions
 from slurm_gpu.database.queries.run_queries import count_unmatched, find_job, find_runs, unmatched_jobs
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.database.storage.schema import run, run_device
@@ -256,6 +256,20 @@ def test_searches_use_an_index(database: Database) -> None:
             text = str(query.compile(connection.engine, compile_kwargs={"literal_binds": True}))
             plans += connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}").all()
     assert all("SCAN" not in str(plan) for plan in plans), plans
+
+
+def test_recent_runs_are_found_by_their_end_even_if_no_run_lacks_the_sort_value(database: Database) -> None:
+    if not database.is_sqlite:
+        pytest.skip("MariaDB plans by the rows that are there")
+    wanted = RunFilter(ended=True, since_s=T0, sort="RUN_h")
+    plans: list[Any] = []
+    with database.reading() as connection:
+        for step in SortOrder.of(wanted, ROOT, T0).steps(None):
+            query = select(run.c.run_id).where(*conditions(wanted, ROOT), *step.where).order_by(*step.order)
+            text = str(query.limit(5).compile(connection.engine, compile_kwargs={"literal_binds": True}))
+            plans.append(str(connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}").all()))
+    assert len(plans) == 2
+    assert all("USING INDEX run_end" in plan and "SCAN" not in plan for plan in plans), plans
 
 
 def test_records_without_a_run_are_found_without_reading_those_of_the_cluster(database: Database) -> None:

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slurm_gpu.database.accounting.importer import store_changed_runs
@@ -19,7 +19,9 @@ from slurm_gpu.errors import UsageError
 from slurm_gpu.http.identity import Caller
 from slurm_gpu.slurm.client import AccountingRun
 from slurm_gpu.wire.answers.runs import Run
+from tests.database.conftest import empty
 from tests.database.samples import CLUSTER, T0, host, node, record, row, segment
+from tests.examples import examples
 
 ROOT = Caller(0, "root", sees_all=True, writes=True)
 ALICE = Caller(1001, "alice", sees_all=False, writes=False)
@@ -144,6 +146,35 @@ def test_pages_contain_each_run_once_in_order_with_gaps_last(filled: Database) -
         there = [value for value in values if value is not None]
         assert there == sorted(there, reverse=order == "desc"), (sort, order)
         assert values == there + [None] * (len(values) - len(there)), (sort, order)
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+@pytest.mark.parametrize("sort", ["end", "start", "RUN_h", "WAIT_h"])
+@settings(max_examples=examples(5), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    spans=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=9),
+    ending=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 6)), max_size=4),
+)
+def test_runs_that_end_meanwhile_neither_repeat_nor_hide_others(
+    database: Database, sort: str, order: str, spans: list[tuple[int, int]], ending: list[tuple[int, int]]
+) -> None:
+    def run(job_id: int, start: int, length: int) -> AccountingRun:
+        start_s = T0 + start
+        return row(job_id=job_id, start_s=start_s, end_s=start_s + length, elapsed_s=length)
+
+    empty(database)
+    fill(database, *(run(n, *span) for n, span in enumerate(spans, 1)))
+    for n, (start, _) in enumerate(ending, 101):
+        fill(database, row(job_id=n, state="RUNNING", start_s=T0 + start, end_s=None, elapsed_s=0))
+    left = list(enumerate(ending, 101))
+    found: list[str] = []
+    for page in pages(database, ROOT, ended="true", since=str(T0), sort=sort, order=order, limit="2"):
+        found += [one.id for one in page]
+        if left:
+            n, span = left.pop()
+            fill(database, run(n, *span))
+    assert len(found) == len(set(found))
+    assert set(found) >= {str(n) for n in range(1, 1 + len(spans))}
 
 
 def test_values_of_others_runs_match_no_filter_and_no_order(filled: Database) -> None:
