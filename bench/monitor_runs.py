@@ -150,6 +150,8 @@ def _pages(config: SiteConfig, users: Sequence[str]) -> dict[str, Callable[[], N
     for what in (busiest, rarest, "vision", "pytorch", "no-such-name", "1000123"):
         add(f"find={what}", operator, find=what)
     for sort in SORTS:
+        add(f"find=no-such-name, sort={sort}", operator, find="no-such-name", sort=sort)
+    for sort in SORTS:
         add(f"own runs, sort={sort}", user, sort=sort)
     return found
 
