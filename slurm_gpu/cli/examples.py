@@ -19,6 +19,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
     ),
     "top": (
         ("slurm-gpu top", "Watch GPUs and pending jobs, updated every five seconds:"),
+        ("slurm-gpu top --me", "Watch only your jobs:"),
         ("slurm-gpu top --once --user alice", "Print the jobs of alice once:"),
     ),
     "web": (("slurm-gpu web", "Print a link to the web page of the cluster:"),),

@@ -53,13 +53,14 @@ def print_table(
     cut: Collection[str] = (),
     lists: Collection[str] = (),
     spare: Sequence[str] = (),
+    remedy: str = "use a wider terminal or --json",
 ) -> None:
     """Print a table without lines, with long values wrapped between words.
 
     Columns in `right` are right-aligned numbers; they and the columns in `whole` never wrap. Columns in
     `lists` contain lists of numbers, which wrap into at most two lines. Values in `cut`, such as names, are
     shortened with "…" on a narrow terminal. If the table is still too wide, columns are dropped in the order
-    of `spare`, and a remark names them.
+    of `spare`, and a remark names them and the `remedy`.
     """
     numbers, names, unbroken = {*right, *lists}, set(cut), {*right, *whole}
     table_rows = list(rows)
@@ -102,7 +103,7 @@ def print_table(
         screen.print(table)
     click.echo("\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")), color=True)
     if left_out:
-        remark(f"columns not shown: {', '.join(left_out)}; use a wider terminal or --json")
+        remark(f"columns not shown: {', '.join(left_out)}; {remedy}")
 
 
 def print_sentences(sentences: Iterable[str]) -> None:

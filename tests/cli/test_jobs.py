@@ -130,7 +130,7 @@ def test_on_a_narrow_terminal_the_last_chosen_columns_are_left_out(
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     slurm_gpu.database.runs = [make_run()]
     slurm_gpu("jobs", "-o", "coverage,RUN_h,submit,account,JobID")
-    assert slurm_gpu.err == "columns not shown: JobID, account; use a wider terminal or --json\n"
+    assert slurm_gpu.err == "columns not shown: JobID, account; use a wider terminal, -o or --json\n"
 
 
 def test_each_column_can_be_printed_and_exported(slurm_gpu: CommandLine, tmp_path: Path):
@@ -261,7 +261,7 @@ def test_json_and_csv_have_the_same_short_numbers(slurm_gpu: CommandLine):
         (
             "-u root -S 2d -s F",
             "searched the runs of root with --since 2d --state F; "
-            "to search more, use -a for all users or an earlier -S or fewer filters",
+            "to search more, use -a for all users, an earlier -S or fewer filters",
         ),
     ],
 )
@@ -326,7 +326,7 @@ def test_on_a_narrower_terminal_whole_columns_are_left_out_and_named(
     table = re.sub(r"\x1b\[[0-9;]*m", "", slurm_gpu.out)
     assert max(map(len, table.splitlines())) <= columns
     assert " ".join(table.splitlines()[1].split()) == row
-    assert slurm_gpu.err == f"columns not shown: {left_out}; use a wider terminal or --json\n"
+    assert slurm_gpu.err == f"columns not shown: {left_out}; use a wider terminal, -o or --json\n"
 
 
 def test_a_truncated_list_prints_a_remark(slurm_gpu: CommandLine):

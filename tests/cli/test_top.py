@@ -3,9 +3,11 @@
 import json
 import os
 import pty
+import pwd
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -15,8 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.alerts.alert import Alert, AlertKind
-from slurm_gpu.cli.cluster.top_screen import Screen, StaleReason, draw
-from slurm_gpu.cli.cluster.top_view import HELP, TopView
+from slurm_gpu.cli.cluster.keys import END, keys
+from slurm_gpu.cli.cluster.top_order import SORTS, sorted_jobs
+from slurm_gpu.cli.cluster.top_screen import Screen, StaleReason, draw, draw_keys
+from slurm_gpu.cli.cluster.top_view import KEYS, Filter, Pane, View
 from slurm_gpu.monitor.cluster.overview import make_overview
 from slurm_gpu.wire import Live, LiveDevice
 from slurm_gpu.wire.answers.cluster import ClusterState
@@ -88,83 +92,7 @@ def test_the_screen_at_80_columns() -> None:
 def test_all_lines_of_a_terminal_are_used() -> None:
     lines = _plain(_drawn(_small(), width=80, height=24))
     assert len(lines) == 24
-    assert lines[-1] == "?: keys · q: quit"
-
-
-def test_pending_jobs_fill_the_space_below_the_table() -> None:
-    lines = _plain(_drawn(_small(), width=140, height=50))
-    heading = next(place for place, line in enumerate(lines) if line.startswith("PENDING JOB"))
-    assert lines[heading + 1].split()[:2] == ["30", "alice"]
-    assert "next in line; nothing suitable is free" in lines[heading + 1]
-    assert lines[heading + 2].split()[0] == "31"
-    assert len(lines) == 50
-    assert not any(line.startswith("PENDING JOB") for line in _plain(_drawn(_small(), width=80, height=15)))
-
-
-def test_a_wide_terminal_shows_accounts_and_names_of_jobs() -> None:
-    wide, narrow = (_plain(_drawn(_small(), width=width)) for width in (140, 119))
-    assert any(line.startswith("NODE") and "ACCOUNT" in line and "NAME" in line for line in wide)
-    assert not any("ACCOUNT" in line for line in narrow)
-
-
-def _view(*pressed: str) -> TopView:
-    view = TopView("alice")
-    for key in pressed:
-        view.press(key)
-    return view
-
-
-def _users(view: TopView) -> list[str | None]:
-    overview = view.arranged(make_overview("neuron", _small(), _live(), []))
-    return [None if shown.row.job is None else shown.row.job.user for shown in overview.rows]
-
-
-@pytest.mark.parametrize(
-    ("pressed", "users"),
-    [
-        ("", ["alice", "bob", None, "carol", None]),
-        ("s", ["alice", "bob", "carol", None, None]),
-        ("ss", ["alice", "bob", "carol", None, None]),
-        ("sss", ["alice", "bob", "carol", None, None]),
-        ("ssss", ["alice", "bob", None, "carol", None]),
-        ("/ali\r", ["alice"]),
-        ("/n4\r", [None]),
-        ("/26\r", ["bob"]),
-        ("/xyz\x7f\x7f\x7fn2", ["carol"]),
-        ("/xyz\x1b", ["alice", "bob", None, "carol", None]),
-        ("/q?sm", []),
-    ],
-)
-def test_keys_sort_and_filter_the_rows(pressed: str, users: list[str | None]) -> None:
-    assert _users(_view(*pressed)) == users
-
-
-def test_a_filter_applies_to_pending_jobs() -> None:
-    overview = make_overview("neuron", _small(), {}, [])
-    assert [job.id for job in _view(*"/31").arranged(overview).pending] == ["31"]
-    assert not _view(*"/bob").arranged(overview).pending
-
-
-def test_the_foot_shows_the_choices() -> None:
-    assert _view().status == ""
-    assert _view(*"sm/al").status == "sorted by user · your jobs · filter: al_"
-    screen = _drawn(_small(), width=80, height=24, status=_view(*"s").status)
-    assert _plain(screen)[-1] == "sorted by user · ?: keys · q: quit"
-
-
-def test_the_question_mark_shows_the_keys() -> None:
-    assert not _view("?", "?").shows_help
-    assert _view("?").shows_help
-    lines = _plain(_drawn(_small(), width=100, height=40, help_lines=HELP))
-    assert len(lines) == 40
-    assert all(any(line.startswith(text[:60]) for line in lines) for text in HELP)
-
-
-@given(st.lists(st.sampled_from([*"qs/?m abc\r\x1b\x7f", "page down", "up"]), max_size=30))
-def test_any_keys_leave_a_valid_view(pressed: list[str]) -> None:
-    view = _view(*pressed)
-    assert len(_users(view)) <= 5
-    assert view.is_typing or not view.press("x")
+    assert lines[-1] == "nodes 1–5 of 5 · ?: keys · q: quit · tab: jobs · /: filter · s: sort"
 
 
 def test_jobs_with_alerts_are_listed_and_marked() -> None:
@@ -220,21 +148,144 @@ def _clusters(draw: st.DrawFn) -> ClusterState:
     return cluster(nodes, [*jobs, *waits])
 
 
-@given(_clusters(), st.integers(20, 200), st.integers(10, 60))
+@given(_clusters(), st.integers(20, 200), st.integers(10, 60), st.sampled_from(Pane))
 def test_at_any_size_lines_fit_and_the_pages_show_each_row_once(
-    state: ClusterState, width: int, height: int
+    state: ClusterState, width: int, height: int, pane: Pane
 ) -> None:
     overview = make_overview("neuron", state, {}, [])
     first, seen = 0, 0
     while True:
-        screen = draw(overview, NOW_S, _ZONE, width=width, height=height, first=first)
+        view = View(pane=pane, first={pane: first})
+        screen = draw(overview, NOW_S, _ZONE, width=width, height=height, view=view)
         assert len(screen.lines) == height
         assert max(line.cell_len for line in screen.lines) <= width
         seen += screen.shown if screen.first == first else screen.first + screen.shown - first
         first = screen.first + screen.shown
         if first >= screen.rows:
             break
-    assert seen == len(overview.rows)
+    assert seen == len(overview.rows if pane is Pane.NODES else overview.jobs)
+
+
+def _large(n_nodes: int, n_waiting: int) -> ClusterState:
+    """Return nodes with four jobs each, and pending jobs."""
+    nodes = [
+        node(f"gpu{n:03}", *(holds(4 * n + gpu, gpu) for gpu in range(4))) for n in range(1, n_nodes + 1)
+    ]
+    jobs = [job(job_id, f"user{job_id}") for job_id in range(4, 4 * n_nodes + 4)]
+    return cluster(nodes, [*jobs, *(waiting(1000 + n) for n in range(n_waiting))])
+
+
+@pytest.mark.parametrize(("n_nodes", "n_waiting"), [(40, 60), (40, 0), (3, 60), (3, 3)])
+def test_at_140_by_50_both_panes_fill_the_screen(n_nodes: int, n_waiting: int) -> None:
+    lines = _plain(_drawn(_large(n_nodes, n_waiting), width=140, height=50))
+    assert any("FREES IN" in line for line in lines)
+    assert any("ELAPSED/LIMIT" in line for line in lines)
+    if n_nodes + n_waiting > 10:
+        body = lines[lines.index("") + 1 : -1]
+        assert [line for line in body if not line.strip(" │")] in ([], [""]), "no line is blank"
+        assert max(len(line.rstrip(" │")) for line in body) > 90
+
+
+def test_at_80_by_24_tab_switches_between_nodes_and_jobs() -> None:
+    state, view = _large(40, 60), View()
+    assert "FREES IN" in "".join(_plain(_drawn(state, width=80, height=24, view=view)))
+    view = view.pressed("tab", 10, 100)
+    lines = _plain(_drawn(state, width=80, height=24, view=view))
+    assert not any("FREES IN" in line for line in lines)
+    assert any(
+        re.match(r"4 +train +user4 +vision +running +1 +– +1h00m/2h00m +gpu001$", line) for line in lines
+    )
+
+
+def test_the_jobs_show_pending_jobs_with_their_reason() -> None:
+    lines = _plain(_drawn(_small(), width=120, height=24, view=View(pane=Pane.JOBS)))
+    rows = [" ".join(line.split()) for line in lines]
+    assert "25 train alice vision gpu running 1 50 1h00m/2h05m n1" not in rows
+    assert "25 train alice vision gpu running 1 50 1h00m/2h00m n1" in rows
+    assert "27 train carol vision gpu completing 1 – 1h00m/2h00m n[2-3]" in rows
+    assert "31 train alice vision gpu pending 1×10 – –/2h00m Priority" in rows
+
+
+def _ids(state: ClusterState, view: View) -> list[str]:
+    overview = make_overview(
+        "neuron", state, _live(), [], user=view.shown.user, account=view.shown.account, words=view.shown.words
+    )
+    return [shown.job.id for shown in sorted_jobs(overview.jobs, view.sort, view.is_reverse)]
+
+
+def _pressed(view: View, *keys: str) -> View:
+    for key in keys:
+        view = view.pressed(key, 10, 100)
+    return view
+
+
+def test_s_sorts_and_r_reverses_with_gaps_last() -> None:
+    jobs = [job(25, "bob", end_s=NOW_S + 9), job(26, "alice", end_s=NOW_S + 1), job(27, "carol", end_s=None)]
+    state = cluster([node("n1", holds(27, 0), holds(26, 1), holds(25, 2))], jobs)
+    by_sort = {}
+    view = View()
+    for _ in SORTS:
+        by_sort[view.sort] = _ids(state, view)
+        view = view.pressed("s", 10, 100)
+    assert view.sort == SORTS[0]
+    assert by_sort["node"] == ["27", "26", "25"]
+    assert by_sort["job"] == ["25", "26", "27"]
+    assert by_sort["user"] == ["26", "25", "27"]
+    assert by_sort["end"] == ["26", "25", "27"]
+    assert _ids(state, View(sort="end", is_reverse=True)) == ["25", "26", "27"]
+
+
+def test_a_slash_filters_by_user_account_partition_and_text() -> None:
+    state = cluster(
+        [node("n1", holds(1, 0), holds(2, 1)), node("n2", holds(3, 0))],
+        [job(1, "alice"), job(2, "alice", name="Jupyter"), job(3, "bob", account="nlp"), waiting(4)],
+    )
+    assert _ids(state, _pressed(View(), "/", *"u:alice", "enter")) == ["1", "2", "4"]
+    assert _ids(state, _pressed(View(), "/", *"account:nlp", "enter")) == ["3"]
+    assert _ids(state, _pressed(View(), "/", *"jupyter", "enter")) == ["2"]
+    assert _ids(state, _pressed(View(), "/", *"N1 train", "enter")) == ["1"]
+    assert _ids(state, _pressed(View(), "/", *"pendinx", "backspace", "g", "enter")) == ["4"]
+    narrowed = _pressed(View(), "/", *"p:gpu u:bob x", "enter")
+    assert str(narrowed.shown) == "user:bob partition:gpu x"
+    assert str(_pressed(narrowed, "/", "q", "escape").shown) == str(narrowed.shown)
+    assert str(_pressed(narrowed, "escape").shown) == ""
+
+
+def test_m_shows_only_the_jobs_of_the_caller() -> None:
+    mine = View(me="bob").pressed("m", 10, 100)
+    assert _ids(_small(), mine) == ["26"]
+    assert _ids(_small(), mine.pressed("m", 10, 100)) == _ids(_small(), View())
+    assert View().pressed("m", 10, 100).shown == Filter(), "a caller without a name has no jobs"
+
+
+def test_with_a_filter_free_gpus_are_only_found_by_text() -> None:
+    def owners(**selected: Any) -> list[str]:
+        rows = make_overview("neuron", _small(), {}, [], **selected).rows
+        return [shown.row.job.user if shown.row.job else "" for shown in rows]
+
+    assert owners(words=("n1",)) == ["alice", "bob", ""]
+    assert owners(words=("free",)) == [""]
+    assert owners(account="vision") == ["alice", "bob", "carol"]
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (140, 50), (20, 10)])
+def test_a_question_mark_shows_every_key(width: int, height: int) -> None:
+    lines = draw_keys(width, height)
+    assert len(lines) == height
+    assert max(line.cell_len for line in lines) <= width
+    if width >= 80:
+        shown = " ".join(" ".join(line.plain.split()) for line in lines)
+        assert all(what in shown for key in KEYS for what in key)
+    view = View().pressed("?", 10, 100)
+    assert (view.shows_keys, view.pressed("s", 10, 100)) == (True, View())
+
+
+def test_the_last_line_names_filter_and_order() -> None:
+    view = View(shown=Filter(user="bob"), sort="end", is_reverse=True)
+    foot = _plain(_drawn(_small(), width=80, height=24, view=view))[-1]
+    assert foot.startswith("nodes 1–5 of 5 · filter user:bob · by end, reversed · ?: keys")
+    typed = _plain(_drawn(_small(), width=80, height=24, view=View(prompt="user:b")))[-1]
+    assert typed.startswith("filter: user:b▏  enter: apply")
 
 
 def test_in_a_pipe_it_is_printed_once_without_colors(slurm_gpu: CommandLine) -> None:
@@ -244,6 +295,20 @@ def test_in_a_pipe_it_is_printed_once_without_colors(slurm_gpu: CommandLine) -> 
     assert "\x1b" not in slurm_gpu.out
     assert re.search(r"^n1 +mixed +a100 +0-1 +alice +25 +50 █▁ +30 +2h05m$", slurm_gpu.out, re.MULTILINE)
     assert not any(line != line.rstrip() for line in slurm_gpu.out.splitlines())
+
+
+def test_me_and_account_select_rows(slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    bob = pwd.struct_passwd(("bob", "x", 1002, 1002, "", "/home/bob", "/bin/sh"))
+    monkeypatch.setattr("slurm_gpu.cli.users.pwd.getpwuid", lambda uid: bob)
+    slurm_gpu.database.cluster_state = _small()
+    for words, users in (
+        ("--me", {"bob"}),
+        ("-u alice", {"alice"}),
+        ("-A vision -p gpu", {"alice", "bob", "carol"}),
+        ("-A nlp", set()),
+    ):
+        assert slurm_gpu("top", "--json", *words.split()) == 0
+        assert {row["user"] for row in json.loads(slurm_gpu.out)["rows"]} == users
 
 
 def test_json_has_a_row_for_each_node(slurm_gpu: CommandLine) -> None:
@@ -271,6 +336,7 @@ def test_json_has_a_row_for_each_node(slurm_gpu: CommandLine) -> None:
         (("--partition", "gpus"), "no node is in this partition; the partitions are gpu"),
         (("--interval", "5"), "use a duration from 1s to 1h"),
         (("--interval", "2h"), "use a duration from 1s to 1h"),
+        (("--me", "--user", "bob"), "--me and --user are mutually exclusive"),
     ],
 )
 def test_wrong_usage(slurm_gpu: CommandLine, argv: tuple[str, ...], message: str) -> None:
@@ -282,6 +348,29 @@ def test_wrong_usage(slurm_gpu: CommandLine, argv: tuple[str, ...], message: str
 def test_an_unreachable_slurm_gpudbd_is_reported(slurm_gpu: CommandLine) -> None:
     assert slurm_gpu("top") == 3
     assert "slurm-gpudbd at http://dbhost:6829 cannot be reached" in slurm_gpu.err
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Make the slave of a pseudo-terminal the standard input, and return the master."""
+    master, slave = pty.openpty()
+    with os.fdopen(slave) as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        yield master
+
+
+def test_keys_that_arrive_together_are_read_one_by_one(terminal: int) -> None:
+    with keys() as pressed:
+        os.write(terminal, "a\x1b[B\x1bOA\t/é\x7f\r\x1b".encode())
+        read = [pressed(5.0) for _ in range(9)]
+        assert read == ["a", "down", "up", "tab", "/", "é", "backspace", "enter", "escape"]
+        assert pressed(0.0) == ""
+
+
+def test_a_closed_terminal_ends_the_screen(terminal: int) -> None:
+    with keys() as pressed:
+        os.close(terminal)
+        assert pressed(5.0) == END
 
 
 _FOLLOWED = """\
@@ -297,7 +386,7 @@ sys.exit(main(["top"], CommandSite(Path(sys.argv[1]), connect_database=lambda _:
 """
 
 
-def test_on_a_terminal_it_runs_until_q_and_restores_the_terminal(tmp_path: Path) -> None:
+def test_on_a_terminal_it_filters_until_q_and_restores_the_terminal(tmp_path: Path) -> None:
     config = tmp_path / "slurm-gpu.yaml"
     config.write_text("cluster: neuron\n")
     master, slave = pty.openpty()
@@ -306,7 +395,7 @@ def test_on_a_terminal_it_runs_until_q_and_restores_the_terminal(tmp_path: Path)
     with subprocess.Popen(argv, stdin=slave, stdout=slave, stderr=slave, env=environ, cwd=_ROOT) as process:
         os.close(slave)
         printed = b""
-        asked_to_quit = False
+        typed: list[bytes] = []
         while True:
             try:
                 printed += (part := os.read(master, 65536))
@@ -314,9 +403,10 @@ def test_on_a_terminal_it_runs_until_q_and_restores_the_terminal(tmp_path: Path)
                 break
             if not part:
                 break
-            if b"q: quit" in printed and not asked_to_quit:
-                os.write(master, b"q")
-                asked_to_quit = True
+            for after, keys_typed in ((b"q: quit", b"/bob\r"), (b"filter bob", b"q")):
+                if after in printed and keys_typed not in typed:
+                    os.write(master, keys_typed)
+                    typed.append(keys_typed)
         assert process.wait() == 0
     os.close(master)
     assert b"alice" in printed

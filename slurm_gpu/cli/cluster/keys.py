@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import sys
 import termios
 import tty
+from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-_LONGEST = 64
+# Ctrl-D, which ends the input.
+END = "\x04"
+_LONGEST = 256
 _NAMES = {
     "\x1b[6~": "page down",
     "\x1b[5~": "page up",
     "\x1b[B": "down",
+    "\x1bOB": "down",
     "\x1b[A": "up",
+    "\x1bOA": "up",
     "\x1b[H": "home",
+    "\x1bOH": "home",
     "\x1b[F": "end",
+    "\x1bOF": "end",
+    "\x1b": "escape",
+    "\t": "tab",
+    "\n": "enter",
+    "\r": "enter",
+    "\x7f": "backspace",
+    "\x08": "backspace",
 }
-"""Control sequences that terminals such as xterm send for special keys."""
+"""Characters and control sequences that terminals such as xterm send for special keys."""
+_KEY = re.compile("\x1b\\[[0-9;]*[A-Za-z~]|\x1bO[A-Z]|.", re.DOTALL)
 
 
 @contextmanager
@@ -36,10 +51,13 @@ def keys() -> Iterator[Callable[[float], str]]:
     number = stream.fileno()
     before = termios.tcgetattr(number)
     tty.setcbreak(number)
+    # Keys that arrived together, such as pasted text.
+    pending = deque[str]()
     try:
-        yield lambda wait_s: _pressed(number, wait_s)
+        yield lambda wait_s: _pressed(number, wait_s, pending)
     finally:
-        termios.tcsetattr(number, termios.TCSADRAIN, before)
+        with suppress(termios.error):  # the terminal was closed
+            termios.tcsetattr(number, termios.TCSADRAIN, before)
 
 
 def _none(wait_s: float) -> str:
@@ -47,11 +65,17 @@ def _none(wait_s: float) -> str:
     return ""
 
 
-def _pressed(number: int, wait_s: float) -> str:
-    ready, _, _ = select.select([number], [], [], wait_s)
-    if not ready:
-        return ""
-    typed = os.read(number, _LONGEST).decode("latin-1")
-    if not typed:
-        return "q"  # the terminal was closed
-    return _NAMES.get(typed, typed[0])
+def _pressed(number: int, wait_s: float, pending: deque[str]) -> str:
+    if not pending:
+        ready, _, _ = select.select([number], [], [], wait_s)
+        if not ready:
+            return ""
+        try:
+            typed = os.read(number, _LONGEST).decode("utf-8", "replace")
+        except OSError:
+            typed = ""
+        if not typed:
+            return END  # the terminal was closed
+        pending.extend(_KEY.findall(typed))
+    key = pending.popleft()
+    return _NAMES.get(key, key)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from zoneinfo import ZoneInfo
 
 import click
@@ -12,9 +14,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from slurm_gpu.cli.cluster.keys import keys
-from slurm_gpu.cli.cluster.top_screen import Screen, StaleReason, draw
-from slurm_gpu.cli.cluster.top_view import HELP, TopView
+from slurm_gpu.cli.cluster.keys import END, keys
+from slurm_gpu.cli.cluster.top_order import SORTS
+from slurm_gpu.cli.cluster.top_screen import Screen, StaleReason, draw, draw_keys
+from slurm_gpu.cli.cluster.top_view import Filter, View
 from slurm_gpu.cli.output import console, print_json
 from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.cli.users import uid_and_name
@@ -37,11 +40,13 @@ _LEAST_S, _MOST_S = 1.0, 3600.0
     show_default=True,
     help="Time between updates, from 1s to 1h.",
 )
-@click.option("-u", "--user", metavar="NAME", help="Only GPUs and pending jobs of this user.")
-@click.option("--me", is_flag=True, help="Only your GPUs and pending jobs.")
+@click.option("-u", "--user", metavar="NAME", help="Only GPUs and jobs of this user.")
+@click.option("--me", is_flag=True, help="Only your GPUs and jobs.")
+@click.option("-A", "--account", metavar="NAME", help="Only GPUs and jobs of this account.")
 @click.option(
     "-p", "--partition", metavar="NAME", help="Only nodes in this partition, and jobs pending for it."
 )
+@click.option("--sort", type=click.Choice(SORTS), default=SORTS[0], show_default=True, help="Order of rows.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON once (keys: docs/commands.md).")
 @with_site
 def top(
@@ -50,17 +55,21 @@ def top(
     interval: str,
     user: str | None,
     me: bool,
+    account: str | None,
     partition: str | None,
+    sort: str,
     as_json: bool,
 ) -> None:
     """Watch GPUs, their jobs and time limits, pending jobs with their reasons, and nodes out of service.
 
     GPUs are numbered as in Slurm; "part" means some shards of a GPU. Nodes with the same values share a row.
-    The bars after the mean utilisation represent the GPUs of the job, one bar per GPU if there are few. Only
-    operators see the GPU use of other users. "!" marks jobs that need attention. The mark appears immediately
-    after a GPU error or if no GPU was ever used, and otherwise after four minutes of watching.
+    In bars, "|" means allocated, "x" out of service and "." free. The bars after the mean utilisation
+    represent the GPUs of the job, one bar per GPU if there are few. Only operators see the GPU use of other
+    users. "!" marks jobs that need attention. The mark appears immediately after a GPU error or if no GPU was
+    ever used, and otherwise after four minutes of watching.
 
-    Keys: ? lists them, s sorts, / filters, m shows only your jobs, space pages forward, and q quits.
+    Keys: ? lists all keys, tab switches between nodes and jobs, / filters, s sorts, m shows only your jobs,
+    space pages forward, b pages back, and q quits.
     """
     try:
         interval_s = parse_duration(interval)
@@ -70,63 +79,57 @@ def top(
         raise UsageError(f"--interval {interval}: use a duration from 1s to 1h, such as 5s")
     if me and user is not None:
         raise UsageError("--me and --user are mutually exclusive")
-    view = TopView(uid_and_name(None)[1], only_own=me)
+    caller = uid_and_name(None, "--me")[1] if me else _caller()
+    selected = Filter(user=caller if me else user, account=account, partition=partition)
+    view = View(me=caller, sort=sort, shown=selected)
     observer = Observer(site.database, site.wall, time.monotonic)
     observer.poll()
-    watched = _LiveScreen(site, observer, user, partition, view)
-    watched.check()
+    watched = _LiveScreen(site, observer)
+    watched.check(partition)
     if as_json:
-        print_json(watched.overview(fold=False).to_json())
+        print_json(watched.overview(selected, fold=False).to_json())
     elif once or not sys.stdout.isatty() or console().is_dumb_terminal:
         screen = console()
         width = screen.width if sys.stdout.isatty() else None
-        _print(screen, draw(watched.overview(), site.wall(), watched.zone, width=width))
+        _print(screen, draw(watched.overview(selected), site.wall(), watched.zone, width=width, view=view))
     else:
-        _follow(watched, interval_s)
+        _follow(watched, view, interval_s)
 
 
 class _LiveScreen:
-    """The state to show, and the filters of the command."""
+    """The state to show."""
 
-    def __init__(
-        self,
-        site: CommandSite,
-        observer: Observer,
-        user: str | None,
-        partition: str | None,
-        view: TopView,
-    ) -> None:
-        self.view = view
+    def __init__(self, site: CommandSite, observer: Observer) -> None:
         self.site, self.observer, self.zone = site, observer, ZoneInfo(site.config.timezone)
-        self._user, self._partition = user, partition
 
-    def check(self) -> None:
+    def check(self, partition: str | None) -> None:
         """Raise UsageError for a partition without nodes."""
         assert self.observer.last is not None
         known = sorted({name for node in self.observer.last.seen.cluster.nodes for name in node.partitions})
-        if self._partition is not None and self._partition not in known:
+        if partition is not None and partition not in known:
             raise UsageError(
-                f"--partition {self._partition}: no node is in this partition; the partitions are "
+                f"--partition {partition}: no node is in this partition; the partitions are "
                 f"{', '.join(known)}"
             )
 
-    def overview(self, fold: bool = True) -> Overview:
-        """Return the overview of the last poll, with the filters applied."""
+    def overview(self, selected: Filter, fold: bool = True) -> Overview:
+        """Return the overview of the last poll, with the filter applied."""
         last = self.observer.last
         assert last is not None
-        found = make_overview(
+        return make_overview(
             self.site.config.cluster,
             last.seen.cluster,
             last.seen.live,
             last.seen.reports,
             alerts=last.alerts,
-            user=self.view.own_user if self.view.only_own else self._user,
-            partition=self._partition,
+            user=selected.user,
+            account=selected.account,
+            partition=selected.partition,
+            words=selected.words,
             fold=fold,
         )
-        return self.view.arranged(found)
 
-    def draw(self, overview: Overview, screen: Console, first: int) -> Screen:
+    def draw(self, overview: Overview, screen: Console, view: View) -> Screen:
         """Return the current screen."""
         error, seen = self.observer.error, self.observer.last
         assert seen is not None
@@ -136,31 +139,36 @@ class _LiveScreen:
             self.zone,
             width=screen.width,
             height=screen.height,
-            first=first,
-            status=self.view.status,
-            help_lines=HELP if self.view.shows_help else (),
+            view=view,
             stale=None if error is None else StaleReason(why=error, since_s=seen.at_s),
         )
 
 
-def _follow(watched: _LiveScreen, interval_s: float) -> None:
+def _caller() -> str | None:
+    try:
+        return uid_and_name(None)[1]
+    except UsageError:
+        return None
+
+
+def _follow(watched: _LiveScreen, view: View, interval_s: float) -> None:
     """Show the screen until the user presses q."""
-    screen, first = console(), 0
+    screen = console()
     poll: threading.Thread | None = None
     due = time.monotonic() + interval_s
-    overview, seen = watched.overview(), watched.observer.last
+    overview, seen, selected = watched.overview(view.shown), watched.observer.last, view.shown
     with keys() as pressed, Live(console=screen, screen=True, auto_refresh=False) as shown:
         while True:
-            drawn = watched.draw(overview, screen, first)
-            first = drawn.first
-            shown.update(_joined(drawn), refresh=True)
+            drawn = watched.draw(overview, screen, view)
+            # The last page may begin earlier than requested.
+            view = replace(view, first={**view.first, view.pane: drawn.first})
+            lines = draw_keys(screen.width, screen.height) if view.shows_keys else drawn.lines
+            shown.update(_joined(lines), refresh=True)
             key = pressed(_DRAWN_EVERY_S)
-            if key in ("q", "Q", "\x04") and not watched.view.is_typing:
+            if key == END or (key in ("q", "Q") and view.prompt is None):
                 return
-            if watched.view.press(key):
-                overview = watched.overview()
-            else:
-                first = max(0, first + _moved(key, drawn))
+            if key:
+                view = view.pressed(key, drawn.shown, drawn.rows)
             if poll is not None and not poll.is_alive():
                 poll = None
             if poll is None and time.monotonic() >= due:
@@ -168,30 +176,12 @@ def _follow(watched: _LiveScreen, interval_s: float) -> None:
                 poll = threading.Thread(target=watched.observer.poll, daemon=True)
                 poll.start()
                 due = time.monotonic() + interval_s
-            if watched.observer.last is not seen:
-                overview, seen = watched.overview(), watched.observer.last
+            if watched.observer.last is not seen or view.shown != selected:
+                overview, seen, selected = watched.overview(view.shown), watched.observer.last, view.shown
 
 
-def _moved(key: str, drawn: Screen) -> int:
-    page = max(1, drawn.shown - 1)
-    return {
-        " ": page,
-        "page down": page,
-        "b": -page,
-        "page up": -page,
-        "j": 1,
-        "down": 1,
-        "k": -1,
-        "up": -1,
-        "home": -drawn.rows,
-        "g": -drawn.rows,
-        "end": drawn.rows,
-        "G": drawn.rows,
-    }.get(key, 0)
-
-
-def _joined(drawn: Screen) -> Text:
-    return Text("\n", no_wrap=True).join(drawn.lines)
+def _joined(lines: Sequence[Text]) -> Text:
+    return Text("\n", no_wrap=True).join(lines)
 
 
 def _print(screen: Console, drawn: Screen) -> None:

@@ -3,65 +3,43 @@
 from __future__ import annotations
 
 import datetime as dt
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from zoneinfo import ZoneInfo
 
+from rich.console import Console
 from rich.text import Text
 
 from slurm_gpu.alerts.alert import in_words
-from slurm_gpu.monitor.cluster.overview import JobAlert, Overview, ShownRow
+from slurm_gpu.cli.cluster.top_order import SORTS, sorted_jobs, sorted_rows
+from slurm_gpu.cli.cluster.top_panes import BAD, BUSY, FAINT, GOOD, WARN, job_lines, node_lines
+from slurm_gpu.cli.cluster.top_view import KEYS, Pane, View
+from slurm_gpu.monitor.cluster.overview import JobAlert, Overview
 from slurm_gpu.monitor.cluster.reasons import meaning
 from slurm_gpu.monitor.cluster.summary import GpuType, StateOfNodes
-from slurm_gpu.text.cells import GAP, count, gpus, number, percent, positions, span, text
+from slurm_gpu.text.cells import count, gpus, span, text
 from slurm_gpu.text.hostlist import compress
-from slurm_gpu.text.sparkline import sparkline
-from slurm_gpu.text.text_grid import GridColumn, grid
 from slurm_gpu.text.units import counted
 
-_GOOD, _BUSY, _WARN, _BAD, _FAINT = "green", "blue", "yellow", "red", "dim"
 # An older state is marked, because slurm-gpudbd polls slurmctld more often than this.
 _STALE_S = 60.0
-# Up to this many GPUs of a job have a bar each.
-_SIGNS = 8
 # Maximum number of lines of each kind above the table.
 _FEW = 5
 _MANY_USERS = 8
-# Minimum number of rows of the table; lines above the table are cut if necessary.
+# Minimum number of rows of a table; lines above the tables are cut if necessary.
 _LEAST_ROWS = 5
+# With at least this many lines left, nodes and jobs are shown one above the other.
+_BOTH_LINES = 24
+# With at least this many columns, nodes and jobs may be shown next to each other.
+_BOTH_COLUMNS = 130
+_SEPARATOR = " │ "
 _BAR = 24
-_WIDE = 100
-"""The minimum width, in columns, at which the table shows GPU types."""
-_WIDEST = 120
-"""The minimum width at which the table shows accounts and names of jobs."""
-_LEAST_PENDING = 3
-"""Pending jobs are listed below the table if at least this number of them fits."""
-
-_TYPE = "TYPE"
-_ACCOUNT, _NAME = "ACCOUNT", "NAME"
-_COLUMNS: tuple[GridColumn, ...] = (
-    GridColumn(title="NODE", least=8),
-    GridColumn(title="STATE", least=7, spare=2),
-    GridColumn(title=_TYPE, least=6),
-    GridColumn(title="GPU", least=5),
-    GridColumn(title="USER", least=6),
-    GridColumn(title=_ACCOUNT, least=7, spare=6),
-    GridColumn(title="JOB", least=6),
-    GridColumn(title=_NAME, least=8, spare=5),
-    GridColumn(title="UTIL %", least=9, spare=4),
-    GridColumn(title="MEM %", right=True, spare=1),
-    GridColumn(title="FREES IN", right=True),
-)
-_PENDING_COLUMNS: tuple[GridColumn, ...] = (
-    GridColumn(title="PENDING JOB", least=11),
-    GridColumn(title="USER", least=6),
-    GridColumn(title="ACCOUNT", least=7, spare=3),
-    GridColumn(title="NAME", least=8, spare=2),
-    GridColumn(title="GPUS", right=True),
-    GridColumn(title="PENDING FOR", right=True, spare=1),
-    GridColumn(title="STARTS IN", right=True),
-    GridColumn(title="WHY", least=10),
+_SIGNS = (
+    ("[||||x...]", "GPUs that are allocated (|), out of service (x) and free (.)"),
+    ("2 part", "only some shards of GPU 2"),
+    ("▁▄█", "utilisation of each GPU of the job, after the mean"),
+    ("17!", "the job needs attention"),
+    ("–", "not measured, unknown, or another user's"),
 )
 
 
@@ -75,7 +53,7 @@ class StaleReason:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Screen:
-    """The lines, and the part of the table that they show."""
+    """The lines, and the part of the current pane that they show."""
 
     lines: Sequence[Text]
     first: int
@@ -90,75 +68,101 @@ def draw(
     *,
     width: int | None = None,
     height: int | None = None,
-    first: int = 0,
+    view: View | None = None,
     stale: StaleReason | None = None,
-    status: str = "",
-    help_lines: Sequence[str] = (),
 ) -> Screen:
-    """Return the screen; with `height`, return only what fits, and start the table at row `first`.
+    """Return the screen; with `height`, return only what fits, and start the tables as `view` states.
 
-    If `height` is given, pending jobs fill the space below the table, and the last line contains the rows
-    that are shown and `status`. `help_lines` precede the table.
+    Without `height`, all rows of nodes are returned. Otherwise the last line states the shown rows. If there
+    is enough space, both panes are shown, above or next to each other, so that more rows are visible.
     """
-    few = _FEW if height is not None else None
-    head = list(_head(overview, now_s, zone, stale, few, width))
+    view = View() if view is None else view
+    head = list(_head(overview, now_s, zone, stale, _FEW if height is not None else None, width))
     if height is not None:
-        head = head[: max(3, height - _LEAST_ROWS - 3 - len(help_lines))]
-    head += [Text(line, style=_FAINT) for line in help_lines]
+        head = head[: max(3, height - _LEAST_ROWS - 3)]
     for line in head:
         if width is not None:
             line.truncate(width, overflow="ellipsis")
-    rows = overview.rows
-    height_left = len(rows) if height is None else max(1, height - len(head) - 3)
-    first = max(0, min(first, len(rows) - height_left))
-    page = rows[first : first + height_left]
     with_alert = frozenset(shown.alert.job_id for shown in overview.alerts or ())
-    before: Sequence[ShownRow | None] = [None, *page]
-    cells = [
-        _cells(shown, now_s, with_alert, names_node=above is None or shown.row.nodes != above.row.nodes)
-        for above, shown in zip(before, page, strict=False)
-    ]
-    columns = _COLUMNS
-    hidden = set()
-    if width is not None and width < _WIDE:
-        hidden = {_TYPE, _ACCOUNT, _NAME}
-    elif width is None or width < _WIDEST:
-        hidden = {_ACCOUNT, _NAME}
-    if hidden:
-        columns = tuple(column for column in _COLUMNS if column.title not in hidden)
-        cells = [
-            [cell for column, cell in zip(_COLUMNS, row, strict=True) if column.title not in hidden]
-            for row in cells
-        ]
-    lines = [*head, Text(), *grid(columns, cells, width)]
-    if height is not None:
-        foot = _foot(first, len(page), len(rows), status)
-        if width is not None:
-            foot.truncate(width)
-        below = _pending(overview, now_s, height_left - len(page), width)
-        lines += [*below, *([Text()] * (height_left - len(page) - len(below))), foot]
-    return Screen(lines=lines, first=first, shown=len(page), rows=len(rows))
+    rows = sorted_rows(overview.rows, view.sort, view.is_reverse)
+    if height is None or width is None:
+        lines = [*head, Text(), *node_lines(rows, now_s, with_alert, width)]
+        return Screen(lines=lines, first=0, shown=len(rows), rows=len(rows))
+    jobs = sorted_jobs(overview.jobs, view.sort, view.is_reverse)
+    totals = {Pane.NODES: len(rows), Pane.JOBS: len(jobs)}
+    space = height - len(head) - 2
+    sizes, is_side_by_side = _sizes(totals, view.pane, space, width)
+    firsts = {pane: max(0, min(view.first.get(pane, 0), totals[pane] - size)) for pane, size in sizes.items()}
+    wide = dict.fromkeys(sizes, width)
+    if is_side_by_side:
+        wide[Pane.NODES] = (width - len(_SEPARATOR)) * 9 // 20
+        wide[Pane.JOBS] = width - len(_SEPARATOR) - wide[Pane.NODES]
+    parts: dict[Pane, list[Text]] = {}
+    for pane, size in sizes.items():
+        begin = firsts[pane]
+        if pane is Pane.NODES:
+            lines = node_lines(rows[begin : begin + size], now_s, with_alert, wide[pane])
+        else:
+            lines = job_lines(jobs[begin : begin + size], now_s, with_alert, wide[pane])
+        if pane is view.pane and len(sizes) > 1:
+            lines[0].stylize("reverse")
+        parts[pane] = [*lines, *[Text()] * (size + 1 - len(lines))]
+    if is_side_by_side:
+        body = _side_by_side(parts[Pane.NODES], parts[Pane.JOBS], wide[Pane.NODES])
+    else:
+        body = [line for part in parts.values() for line in (Text(), *part)][1:]
+    shown = min(sizes[view.pane], totals[view.pane] - firsts[view.pane])
+    foot = _foot(view, firsts[view.pane], shown, totals[view.pane])
+    foot.truncate(width, overflow="ellipsis")
+    lines = [*head, Text(), *body]
+    lines = [*lines[: height - 1], *[Text()] * (height - 1 - len(lines)), foot]
+    return Screen(lines=lines, first=firsts[view.pane], shown=shown, rows=totals[view.pane])
 
 
-def _pending(overview: Overview, now_s: float, height: int, width: int | None) -> Sequence[Text]:
-    """Return the table of pending jobs that fits into `height` lines; () if too few fit."""
-    fits = height - 2  # an empty line and the heading
-    if not overview.pending or fits < min(_LEAST_PENDING, len(overview.pending)):
-        return ()
-    cells = [
-        [
-            Text(job.id),
-            Text(text(job.user)),
-            Text(text(job.account)),
-            Text(text(job.name) if job.name else ""),
-            Text(count(None if job.n_gpus is None else job.n_gpus * job.n_tasks)),
-            Text(GAP if job.submit_s is None else span(max(0.0, now_s - job.submit_s))),
-            Text(span(job.start_s - now_s) if job.start_s is not None and job.start_s > now_s else GAP),
-            Text(text(meaning(job.reason) or job.reason)),
-        ]
-        for job in overview.pending[:fits]
-    ]
-    return [Text(), *grid(_PENDING_COLUMNS, cells, width)]
+def draw_keys(width: int, height: int) -> list[Text]:
+    """Return the list of keys and signs as a screen."""
+    lines = [Text("Keys of slurm-gpu top", style="bold"), Text()]
+    lines += [Text(f"{key:18}", style="bold").append(what, style="not bold") for key, what in KEYS]
+    lines += [Text(), Text("Signs", style="bold"), Text()]
+    lines += [Text(f"{sign:18}", style="bold").append(what, style="not bold") for sign, what in _SIGNS]
+    wrapped = [part for line in lines for part in line.wrap(Console(width=width), width)]
+    shown = wrapped[: height - 1]
+    return [*shown, *[Text()] * (height - 1 - len(shown)), Text("any key: back", style=FAINT)]
+
+
+def _sizes(totals: Mapping[Pane, int], current: Pane, space: int, width: int) -> tuple[dict[Pane, int], bool]:
+    """Return the number of rows of each shown pane, and whether the panes are next to each other.
+
+    `space` is the number of lines for the tables with their headings.
+    """
+    one = {current: max(1, space - 1)}
+    if space < _BOTH_LINES:
+        return one, False
+    below = _divided(totals, space - 3)
+    if width >= _BOTH_COLUMNS:
+        beside = dict.fromkeys(Pane, space - 1)
+        if _visible(beside, totals) > _visible(below, totals):
+            return beside, True
+    return below, False
+
+
+def _divided(totals: Mapping[Pane, int], rows: int) -> dict[Pane, int]:
+    """Divide rows between the panes: half for each, and unneeded rows for the other pane."""
+    nodes = min(totals[Pane.NODES], max(rows // 2, rows - totals[Pane.JOBS]), rows - 1)
+    return {Pane.NODES: max(1, nodes), Pane.JOBS: rows - max(1, nodes)}
+
+
+def _visible(sizes: Mapping[Pane, int], totals: Mapping[Pane, int]) -> int:
+    return sum(min(size, totals[pane]) for pane, size in sizes.items())
+
+
+def _side_by_side(left: Sequence[Text], right: Sequence[Text], width: int) -> list[Text]:
+    lines = []
+    for one, other in zip(left, right, strict=True):
+        line = one.copy()
+        line.pad_right(width - line.cell_len)
+        lines.append(line.append(_SEPARATOR, style=FAINT).append_text(other))
+    return lines
 
 
 def _head(
@@ -173,11 +177,11 @@ def _head(
     line = Text(overview.cluster, style="bold").append(f"  {at:%Y-%m-%d %H:%M:%S}", style="not bold")
     if stale is not None:
         yield line
-        yield Text(f"! {span(max(0.0, now_s - stale.since_s))} old: {text(stale.why)}", style=_BAD)
+        yield Text(f"! {span(max(0.0, now_s - stale.since_s))} old: {text(stale.why)}", style=BAD)
     else:
         age_s = now_s - overview.as_of_s
         if age_s > _STALE_S:
-            line.append(f"  slurmctld last answered {span(age_s)} ago", style=_WARN)
+            line.append(f"  slurmctld last answered {span(age_s)} ago", style=WARN)
         yield line
     yield from _type_lines(overview.types, now_s, _BAR if width is None else max(4, min(_BAR, width - 54)))
     yield from _limited(list(_node_lines(overview.nodes)), few, "more: slurm-gpu nodes")
@@ -208,9 +212,9 @@ def _type_lines(types: Sequence[GpuType], now_s: float, bar: int) -> Iterator[Te
     for kind in types:
         line = Text(f"{text(kind.name or 'GPUs'):{max(wide, 8)}}  ").append_text(_bar(kind, bar))
         line.append(f"  {kind.allocated:{digits}} of {kind.total:{digits}} allocated")
-        line.append(f", {kind.free:{digits}} free", style=_GOOD if kind.free else "")
+        line.append(f", {kind.free:{digits}} free", style=GOOD if kind.free else "")
         if kind.out_of_service:
-            line.append(f", {kind.out_of_service} out", style=_WARN)
+            line.append(f", {kind.out_of_service} out", style=WARN)
         if not kind.free and kind.next_free_s is not None:
             line.append(f", next in {span(max(0.0, kind.next_free_s - now_s))}")
         yield line
@@ -225,7 +229,7 @@ def _bar(kind: GpuType, wide: int) -> Text:
         # The largest part absorbs the rounding error.
         largest = max(signs, key=lambda sign: signs[sign])
         signs[largest] += 1 if more > 0 else -1
-    styles = {"|": _BUSY, "x": _WARN, ".": _GOOD}
+    styles = {"|": BUSY, "x": WARN, ".": GOOD}
     bar = Text("[")
     for sign in parts:
         bar.append(sign * signs[sign], style=styles[sign])
@@ -239,7 +243,7 @@ def _node_lines(nodes: Sequence[StateOfNodes]) -> Iterator[Text]:
     yield line
     for one in nodes:
         if not one.in_service:
-            line = Text("          ").append(f"{text(compress(one.nodes))} {one.state}", style=_WARN)
+            line = Text("          ").append(f"{text(compress(one.nodes))} {one.state}", style=WARN)
             yield line if one.reason is None else line.append(f": {text(one.reason)}")
 
 
@@ -263,7 +267,7 @@ def _waiting(overview: Overview, now_s: float, few: int | None) -> Iterator[Text
 def _alert_line(shown: JobAlert, now_s: float) -> Text:
     since = span(max(0.0, now_s - shown.alert.since_s))
     job_and_user = f"{text(shown.job.user)} {shown.job.id}"
-    return Text("! ").append(f"{job_and_user}: {in_words(shown.alert)}, for {since}", style=_WARN)
+    return Text("! ").append(f"{job_and_user}: {in_words(shown.alert)}, for {since}", style=WARN)
 
 
 def _limited(lines: Sequence[Text], few: int | None, more: str) -> Iterator[Text]:
@@ -271,64 +275,18 @@ def _limited(lines: Sequence[Text], few: int | None, more: str) -> Iterator[Text
         yield from lines
         return
     yield from lines[: few - 1]
-    yield Text(f"          {len(lines) - few + 1} {more}", style=_FAINT)
+    yield Text(f"          {len(lines) - few + 1} {more}", style=FAINT)
 
 
-def _cells(shown: ShownRow, now_s: float, with_alert: frozenset[int], *, names_node: bool) -> list[Text]:
-    row, job = shown.row, shown.row.job
-    name = text(compress(row.nodes)) if names_node else ""
-    state = Text(row.state if names_node else "", style="" if row.in_service else _WARN)
-    kind = Text(text(row.gpu_type) if row.gpu_type else "")
-    where = Text(positions(row.gpus) + (" part" if row.shared else ""))
-    if job is None:
-        if not row.in_service:
-            owner = Text("out of service", style=_WARN)
-        elif row.n_free == len(row.gpus):
-            owner = Text("free", style=_GOOD)
-        else:
-            owner = Text(f"{row.n_free} free", style=_GOOD if row.n_free else "")
-        return [Text(name), state, kind, where, owner, *([Text()] * 6)]
-    marked = job.job_id in with_alert
-    return [
-        Text(name),
-        state,
-        kind,
-        where,
-        Text(text(job.user)),
-        Text(text(job.account)),
-        Text(job.id + ("!" if marked else ""), style=_WARN if marked else ""),
-        Text(text(job.name) if job.name else ""),
-        _utilisation(shown),
-        Text(_mean_percent([device.mem_used_frac for device in shown.devices])),
-        Text(_frees(row.frees_s, job.state, now_s)),
-    ]
-
-
-def _utilisation(shown: ShownRow) -> Text:
-    """Return the mean utilisation of the measured GPUs, and a bar for each GPU if there are several."""
-    values = [device.util_pct for device in shown.devices]
-    measured = [value for value in values if value is not None]
-    if not measured:
-        return Text(GAP)
-    mean = math.fsum(measured) / len(measured)
-    signs = sparkline([None if value is None else value / 100 for value in values], _SIGNS)
-    line = Text(f"{number(mean):>3}", style=_WARN if mean == 0 else "")
-    return line.append(f" {signs}", style=_FAINT if mean == 0 else _BUSY) if len(values) > 1 else line
-
-
-def _mean_percent(fractions: Sequence[float | None]) -> str:
-    measured = [fraction for fraction in fractions if fraction is not None]
-    return percent(math.fsum(measured) / len(measured) if measured else None, 0)
-
-
-def _frees(frees_s: int | None, state: str, now_s: float) -> str:
-    if state != "RUNNING":
-        return state.lower()
-    return "no limit" if frees_s is None else span(max(0.0, frees_s - now_s))
-
-
-def _foot(first: int, shown: int, rows: int, status: str) -> Text:
-    place = f"rows {first + 1}–{first + shown} of {rows} · " if shown < rows else ""
-    pages = "space: forward · b: back · " if shown < rows else ""
-    chosen = f"{status} · " if status else ""
-    return Text(f"{chosen}{place}{pages}?: keys · q: quit", style=_FAINT)
+def _foot(view: View, first: int, shown: int, rows: int) -> Text:
+    if view.prompt is not None:
+        return Text(f"filter: {view.prompt}▏", style="bold").append("  enter: apply · escape: cancel", FAINT)
+    parts = [f"{view.pane} {first + 1}–{first + shown} of {rows}" if rows else f"no {view.pane}"]
+    if selected := str(view.shown):
+        parts.append(f"filter {text(selected)}")
+    if view.sort != SORTS[0] or view.is_reverse:
+        parts.append(f"by {view.sort}{', reversed' if view.is_reverse else ''}")
+    other = Pane.JOBS if view.pane is Pane.NODES else Pane.NODES
+    keys = ["?: keys", "q: quit", f"tab: {other}", "/: filter", "s: sort"]
+    keys += ["space: forward"] if shown < rows else []
+    return Text(" · ".join((*parts, *keys)), style=FAINT)

@@ -1,109 +1,131 @@
-"""Hold the choices of a viewer of `slurm-gpu top`: the order of the rows, a filter, and the help."""
+"""Keep the state that keys of `slurm-gpu top` change: pane, order, filter and position."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
-from slurm_gpu.monitor.cluster.overview import Overview, ShownRow
-from slurm_gpu.wire.answers.cluster import ClusterJob
+from slurm_gpu.cli.cluster.top_order import SORTS
 
-HELP = (
-    "space, page down   next page                  b, page up   previous page",
-    "j, k, arrows       one row                    g, G         first and last row",
-    "s                  sort by node, user, utilisation or time until the GPUs become free",
-    "/                  show only rows with a text: node, state, type, user, account, job ID or name",
-    "m                  show only your jobs, or all",
-    "?                  show or hide these keys    q            quit",
+KEYS = (
+    ("?", "show or hide this list"),
+    ("tab", "go to the other table: nodes or jobs"),
+    ("space, page down", "page forward; b, page up: back"),
+    ("j k, arrows", "move by one row; g, home: first row; G, end: last row"),
+    ("s", f"change the order: {', '.join(SORTS)}"),
+    ("r", "reverse the order"),
+    ("/", "filter: text, u:USER, a:ACCOUNT, p:PARTITION"),
+    ("m", "show only your jobs, or all jobs"),
+    ("escape", "remove the filter"),
+    ("q", "quit"),
 )
-_ENTER, _ESCAPE, _BACKSPACE = ("\r", "\n"), "\x1b", ("\x7f", "\x08")
+_MOST_TYPED = 200
+_FIELDS = {"u": "user", "a": "account", "p": "partition"}
 
 
-def _util(shown: ShownRow) -> float:
-    measured = [device.util_pct for device in shown.devices if device.util_pct is not None]
-    return math.fsum(measured) / len(measured) if measured else math.inf
+class Pane(StrEnum):
+    """A table of the screen."""
+
+    NODES = "nodes"
+    JOBS = "jobs"
 
 
-def _frees(shown: ShownRow) -> float:
-    return math.inf if shown.row.frees_s is None else shown.row.frees_s
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """The selected user, account and partition, and words that must occur."""
+
+    user: str | None = None
+    account: str | None = None
+    partition: str | None = None
+    words: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, typed: str) -> Filter:
+        """Return the filter that a user typed, such as `user:alice train`."""
+        fields: dict[str, str] = {}
+        words = []
+        for word in typed.split():
+            name, colon, value = word.partition(":")
+            name = _FIELDS.get(name, name)
+            if colon and value and name in _FIELDS.values():
+                fields[name] = value
+            else:
+                words.append(word)
+        return cls(**fields, words=tuple(words))
+
+    def __str__(self) -> str:
+        named = {"user": self.user, "account": self.account, "partition": self.partition}
+        return " ".join((*(f"{name}:{value}" for name, value in named.items() if value), *self.words))
 
 
-# Sort keys by name; None keeps the order by node. Rows without a value come last.
-_SORTS: Mapping[str, Callable[[ShownRow], tuple[bool, str, float]] | None] = {
-    "node": None,
-    "user": lambda shown: (shown.row.job is None, shown.row.job.user if shown.row.job else "", 0.0),
-    "utilisation": lambda shown: (shown.row.job is None, "", _util(shown)),
-    "time left": lambda shown: (shown.row.job is None, "", _frees(shown)),
-}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """The state of the screen. `prompt` is the filter while it is being typed; None otherwise."""
+
+    me: str | None = None
+    """The caller, whose jobs the key m selects; None if the caller has no user name."""
+    pane: Pane = Pane.NODES
+    sort: str = SORTS[0]
+    is_reverse: bool = False
+    shown: Filter = field(default_factory=Filter)
+    prompt: str | None = None
+    shows_keys: bool = False
+    first: Mapping[Pane, int] = field(default_factory=dict)
+
+    def pressed(self, key: str, page: int, rows: int) -> View:
+        """Return the view after a key; `page` is the number of rows of the current pane that are shown."""
+        if self.prompt is not None:
+            return self._typed(key, self.prompt)
+        if self.shows_keys:
+            return replace(self, shows_keys=False)
+        match key:
+            case "?":
+                return replace(self, shows_keys=True)
+            case "tab":
+                return replace(self, pane=Pane.JOBS if self.pane is Pane.NODES else Pane.NODES)
+            case "s":
+                following = SORTS[(SORTS.index(self.sort) + 1) % len(SORTS)]
+                return replace(self, sort=following, is_reverse=False, first={})
+            case "r":
+                return replace(self, is_reverse=not self.is_reverse, first={})
+            case "/":
+                shown = str(self.shown)
+                return replace(self, prompt=f"{shown} " if shown else "")
+            case "escape":
+                return replace(self, shown=Filter(), first={})
+            case "m" if self.me is not None:
+                user = None if self.shown.user == self.me else self.me
+                return replace(self, shown=replace(self.shown, user=user), first={})
+        first = max(0, self.first.get(self.pane, 0) + _moved(key, page, rows))
+        return replace(self, first={**self.first, self.pane: first})
+
+    def _typed(self, key: str, prompt: str) -> View:
+        match key:
+            case "enter":
+                return replace(self, shown=Filter.parse(prompt), prompt=None, first={})
+            case "escape":
+                return replace(self, prompt=None)
+            case "backspace":
+                return replace(self, prompt=prompt[:-1])
+        if len(key) == 1 and key.isprintable() and len(prompt) < _MOST_TYPED:
+            return replace(self, prompt=prompt + key)
+        return self
 
 
-@dataclass(slots=True)
-class TopView:
-    """The choices of the viewer."""
-
-    own_user: str
-    sort: str = "node"
-    find: str = ""
-    is_typing: bool = False
-    """Whether keys are added to `find`."""
-    shows_help: bool = False
-    only_own: bool = False
-
-    def press(self, key: str) -> bool:
-        """Apply a key; return whether it changed the view."""
-        if self.is_typing:
-            return self._type(key)
-        if key == "?":
-            self.shows_help = not self.shows_help
-        elif key == "s":
-            names = list(_SORTS)
-            self.sort = names[(names.index(self.sort) + 1) % len(names)]
-        elif key == "/":
-            self.is_typing, self.find = True, ""
-        elif key == "m":
-            self.only_own = not self.only_own
-        elif key == _ESCAPE and (self.find or self.shows_help):
-            self.find, self.shows_help = "", False
-        else:
-            return False
-        return True
-
-    def _type(self, key: str) -> bool:
-        if key in _ENTER:
-            self.is_typing = False
-        elif key == _ESCAPE:
-            self.is_typing, self.find = False, ""
-        elif key in _BACKSPACE:
-            self.find = self.find[:-1]
-        elif len(key) == 1 and key.isprintable():
-            self.find += key
-        return True
-
-    @property
-    def status(self) -> str:
-        """Describe the choices that differ from the defaults."""
-        parts = [f"sorted by {self.sort}"] if self.sort != "node" else []
-        parts += ["your jobs"] if self.only_own else []
-        if self.is_typing or self.find:
-            parts.append(f"filter: {self.find}{'_' if self.is_typing else ''}")
-        return " · ".join(parts)
-
-    def arranged(self, overview: Overview) -> Overview:
-        """Return the overview with the chosen rows in the chosen order."""
-        text = self.find.lower()
-        rows = [shown for shown in overview.rows if text in _searched(shown)]
-        pending = [job for job in overview.pending if text in "\n".join(_of_job(job)).lower()]
-        if (key := _SORTS[self.sort]) is not None:
-            rows.sort(key=key)
-        return replace(overview, rows=rows, pending=pending)
-
-
-def _searched(shown: ShownRow) -> str:
-    row = shown.row
-    of_job = () if row.job is None else _of_job(row.job)
-    return "\n".join((*row.nodes, row.state, row.gpu_type, *of_job)).lower()
-
-
-def _of_job(job: ClusterJob) -> tuple[str, ...]:
-    return job.user, job.account, job.id, job.name or ""
+def _moved(key: str, page: int, rows: int) -> int:
+    page = max(1, page - 1)
+    return {
+        " ": page,
+        "page down": page,
+        "b": -page,
+        "page up": -page,
+        "j": 1,
+        "down": 1,
+        "k": -1,
+        "up": -1,
+        "home": -rows,
+        "g": -rows,
+        "end": rows,
+        "G": rows,
+    }.get(key, 0)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from slurm_gpu.client.database_client import DatabaseClient
 
 _LIMIT, _AT_ONCE = 100, 1000
+_REMEDY = "use a wider terminal, -o or --json"
 # Columns to shorten, and to drop in this order, on a narrow terminal; `*` still marks low coverage.
 _NAMES = ("name", "user", "account")
 _SPARE = (
@@ -168,7 +169,11 @@ def _searched(user: str | None, chosen: Mapping[str, Any]) -> str:
     wider += ["an earlier -S"] if chosen["since"] is not None else []
     wider += ["fewer filters"] if len(given) > (chosen["since"] is not None) else []
     searched = f"searched {whose}" + (f" with {' '.join(given)}" if given else "")
-    return f"{searched}; to search more, use {' or '.join(wider)}" if wider else searched
+    return f"{searched}; to search more, use {_either(wider)}" if wider else searched
+
+
+def _either(ways: Sequence[str]) -> str:
+    return " or ".join((*([", ".join(ways[:-1])] if ways[1:] else []), ways[-1]))
 
 
 def _strange(users: str | None) -> list[str]:
@@ -231,6 +236,6 @@ def _print_table(
     titles = [column.title for column in columns]
     rows = ([column.cell(run, context) for column in columns] for run in found)
     right = [column.title for column in columns if column.is_number]
-    print_table(titles, rows, right=right, whole=("JobID",), cut=_NAMES, spare=spare)
+    print_table(titles, rows, right=right, whole=("JobID",), cut=_NAMES, spare=spare, remedy=_REMEDY)
     if any(map(context.is_thin, found)):
         remark(f"* not reliable: measured for less than {context.min_coverage:.0%} of the time")

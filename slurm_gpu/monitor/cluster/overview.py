@@ -11,7 +11,9 @@ from typing import Any
 
 from slurm_gpu.alerts.alert import Alert
 from slurm_gpu.monitor.cluster.reasons import meaning
+from slurm_gpu.monitor.cluster.selection import Selection
 from slurm_gpu.monitor.cluster.summary import (
+    PENDING,
     GpuRow,
     GpuType,
     StateOfNodes,
@@ -40,6 +42,15 @@ class ShownRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShownJob:
+    """A job with its nodes and the live values of its GPUs; a pending job has neither."""
+
+    job: ClusterJob
+    nodes: Sequence[str]
+    devices: Sequence[LiveDevice]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobAlert:
     """An alert and its job."""
 
@@ -60,8 +71,8 @@ class Overview:
     users: Sequence[tuple[str, float]]
     """The number of GPUs allocated to each user's jobs, largest number first; shards count as fractions."""
     rows: Sequence[ShownRow]
-    pending: Sequence[ClusterJob]
-    """Pending jobs by expected start, with unknown starts last."""
+    jobs: Sequence[ShownJob]
+    """Jobs in the order of their nodes, then the other jobs, those with the highest priority first."""
     alerts: Sequence[JobAlert] | None
     """Alerts, the most serious first; None if the cluster has not been watched for long enough."""
 
@@ -124,24 +135,30 @@ def make_overview(
     *,
     alerts: Sequence[Alert] | None = None,
     user: str | None = None,
+    account: str | None = None,
     partition: str | None = None,
+    words: Sequence[str] = (),
     fold: bool = True,
 ) -> Overview:
-    """Build an overview from the rows, jobs and alerts that match `user` and `partition`.
+    """Build an overview from the rows, jobs and alerts that match `user`, `account` and `partition`.
 
-    The totals of GPUs, nodes and users are not filtered by `user`. If `fold` is true, nodes with equal rows
-    are combined.
+    Each of `words` must occur in the texts of a row or job. The totals of GPUs, nodes and users are only
+    filtered by `partition`. If `fold` is true, nodes with equal rows are combined.
     """
     state = everywhere = with_whole_gpus(state)
     if partition is not None:
         state = in_partition(state, partition)
     rows = gpu_rows(state)
     allocated = _allocated_by_user(everywhere, rows)
-    waiting = state
-    if user is not None:
-        rows = [row for row in rows if row.job is not None and row.job.user == user]
-        waiting = replace(state, jobs=[job for job in state.jobs if job.user == user])
-    jobs = {job.job_id: job for job in waiting.jobs}
+    nodes_of: dict[int, list[str]] = {}
+    for row in rows:
+        if row.job is not None:
+            nodes_of.setdefault(row.job.job_id, []).extend(row.nodes)
+    selection = Selection(user=user, account=account, words=words)
+    rows = [row for row in rows if selection.admits_row(row)]
+    admitted = [job for job in state.jobs if selection.admits_job(job, nodes_of.get(job.job_id, ()))]
+    waiting = replace(state, jobs=admitted)
+    jobs = {job.job_id: job for job in admitted}
     here = {row.job.job_id for row in rows if row.job is not None}
     by_holder = _by_holder(live, reports)
     return Overview(
@@ -154,14 +171,28 @@ def make_overview(
         rows=[
             ShownRow(row=row, devices=_devices(row, by_holder)) for row in (folded(rows) if fold else rows)
         ],
-        pending=sorted(
-            (job for job in waiting.jobs if job.state == "PENDING"),
-            key=lambda job: (job.start_s is None, job.start_s or 0, job.submit_s or 0, job.job_id),
-        ),
+        jobs=_shown_jobs(admitted, nodes_of, by_holder, elsewhere=partition is None),
         alerts=None
         if alerts is None
         else [JobAlert(alert=alert, job=jobs[alert.job_id]) for alert in alerts if alert.job_id in here],
     )
+
+
+def _shown_jobs(
+    jobs: Sequence[ClusterJob], nodes_of: Mapping[int, Sequence[str]], by_holder: _Holders, elsewhere: bool
+) -> list[ShownJob]:
+    """Return the jobs in order; with `elsewhere`, also running jobs on nodes without rows."""
+    place = {job_id: index for index, job_id in enumerate(nodes_of)}
+    shown = [job for job in jobs if job.job_id in place or elsewhere or job.state == PENDING]
+    shown.sort(key=lambda job: (place.get(job.job_id, math.inf), -(job.priority or 0), job.job_id))
+    return [
+        ShownJob(
+            job=job,
+            nodes=(nodes := tuple(dict.fromkeys(nodes_of.get(job.job_id, ())))),
+            devices=[device for node in nodes for device in by_holder.get((node, job.job_id), ())],
+        )
+        for job in shown
+    ]
 
 
 def _allocated_by_user(state: ClusterState, shown: Iterable[GpuRow]) -> dict[str, float]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from slurm_gpu.monitor.cluster.reasons import short
 from slurm_gpu.wire.answers.cluster import ClusterAllocation, ClusterJob, ClusterNode, ClusterState
 
-_WAITING = "PENDING"
+PENDING = "PENDING"
 _RUNNING = "RUNNING"
 
 
@@ -127,7 +127,7 @@ def wait_reasons(state: ClusterState) -> list[WaitReason]:
     """Return the reasons why jobs wait, with the most frequent one first."""
     found: dict[str, list[ClusterJob]] = {}
     for job in state.jobs:
-        if job.state == _WAITING:
+        if job.state == PENDING:
             found.setdefault(short(job.reason), []).append(job)
     reasons = [
         WaitReason(
@@ -152,7 +152,7 @@ def in_partition(state: ClusterState, partition: str) -> ClusterState:
     return replace(
         state,
         nodes=[node for node in state.nodes if partition in node.partitions],
-        jobs=[job for job in state.jobs if job.state != _WAITING or partition in job.partition.split(",")],
+        jobs=[job for job in state.jobs if job.state != PENDING or partition in job.partition.split(",")],
     )
 
 
