@@ -83,11 +83,11 @@ def runs_figures(n_runs: int) -> dict[str, float]:
         usage = {days: _usage(config, days) for days in (1, 7, 30)}
         commands = {name: _ms(partial(_run, lab, argv)) for name, argv in COMMANDS.items()}
         database.dispose()
+        _print(n_runs, pages, commands)
+        for days, (median_ms, n_bytes) in usage.items():
+            print(f"usage of {days} days: {median_ms:.0f} ms, {n_bytes:,} bytes packed", flush=True)
     finally:
         lab.down()
-    _print(n_runs, pages, commands)
-    for days, (median_ms, n_bytes) in usage.items():
-        print(f"usage of {days} days: {median_ms:.0f} ms, {n_bytes:,} bytes packed")
     return {
         f"jobs_page_ms_{n_runs}": round(max(median for median, _ in pages.values()), 1),
         f"command_ms_{n_runs}": round(max(median for median, _ in commands.values()), 1),
