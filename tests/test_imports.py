@@ -118,7 +118,9 @@ def test_each_tool_of_the_extras_for_developers_is_used():
     files = [path for part in ("tests", "bench", "lab", "packaging") for path in (ROOT / part).rglob("*.py")]
     files += [ROOT / "Makefile", ROOT / "pyproject.toml"]
     used = [path.read_text() for path in files if path != Path(__file__).resolve()]
-    imported = set(re.findall(r"^\s*(?:from|import) (\w+)", "\n".join(used), re.MULTILINE))
+    whole = "\n".join(used)
+    imported = set(re.findall(r"^\s*(?:from|import) (\w+)", whole, re.MULTILINE))
+    imported |= set(re.findall(r'importorskip\(\s*"(\w+)', whole))
     extras = _extras()
     others = {name.lower() for extra in _PARTS for name in extras[extra]} | {"pyyaml"}
     for name in {*extras["build"], *extras["dev"]} - _RUN.keys():

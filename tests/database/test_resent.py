@@ -165,7 +165,7 @@ ON_REQUEST = {"run_window"}
 BY_THE_WATCH = {"verdict"}
 BY_TRAINING = {"forecast_model"}
 FROM_SLURM_GPUCTLD = {"decision"}
-HISTORY = {"event", "audit", "forecast", "reservation"}
+HISTORY = {"event", "audit", "forecast", "reservation", "cluster_usage"}
 
 
 def test_each_table_declares_whether_its_rows_come_again() -> None:

@@ -176,7 +176,7 @@ def test_records_are_carried_over_whenever_the_upgrade_is_killed(url: str) -> No
     database = filled(url, sent)
     # On MariaDB, kill it before the new table is committed, twice between batches of rows, and while the new
     # table replaces the old one. SQLite starts over each time.
-    numbers = itertools.chain((2, 4, 4), itertools.count(4) if not database.is_sqlite else (7, 100))
+    numbers = itertools.chain((2, 4, 4), itertools.count(4) if not database.is_sqlite else (7, 10_000))
     while killed_at(next(numbers), url) == KILLED:
         pass
     assert database.is_sqlite or next(numbers) > 6
