@@ -13,8 +13,8 @@ from slurm_gpu.client.database_client import DatabaseClient
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.database.usage.recorder import EVERY_S, UsageRecorder
 from slurm_gpu.database.usage.sample import BIN_S, UsageBin, UsageSample, count_gpus, mean_of
-from slurm_gpu.database.usage.store import WIDTHS_S, read_usage, store_bin
-from slurm_gpu.errors import UsageError
+from slurm_gpu.database.usage.store import WIDTHS_S, read_usage, store_bins
+from slurm_gpu.errors import DatabaseError, UsageError
 from slurm_gpu.wire import Live, LiveDevice
 from tests.database.running_server import NOBODY, ROOT, Running
 from tests.database.samples import CLUSTER, T0, node, queued
@@ -116,14 +116,35 @@ def test_a_mean_is_within_the_range_of_its_samples(weighted: list[tuple[int, Usa
     for name in ("gpus", "allocated", "waiting_jobs", "waiting_gpus"):
         values = [getattr(one, name) for _, one in weighted]
         assert min(values) <= getattr(found, name) <= max(values)
-    known = [one.busy for _, one in weighted if one.busy is not None]
-    assert (found.busy is None) == (not known)
-    assert found.busy is None or min(known) <= found.busy <= max(known)
+    known = sum(n for n, one in weighted if one.busy is not None)
+    assert (found.busy is None) == (2 * known < sum(n for n, _ in weighted))
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 5), st.integers(0, 100), st.none() | st.floats(0, 1)),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_no_more_gpus_are_busy_than_allocated(parts: list[tuple[int, int, float | None]]) -> None:
+    """Test means of samples in which `busy` is known only while many or few GPUs are allocated."""
+    found = mean_of(
+        (n, sample(allocated=allocated, busy=None if share is None else share * allocated))
+        for n, allocated, share in parts
+    )
+    assert found.busy is None or found.busy <= found.allocated + 1e-9
+
+
+def test_busy_is_unknown_if_it_is_known_in_less_than_half_of_the_samples() -> None:
+    known, unknown = sample(allocated=4, busy=3.0), sample(allocated=8, busy=None)
+    assert mean_of([(2, known), (2, unknown)]).busy == 4.5, "75 % of the mean of 6"
+    assert mean_of([(1, known), (2, unknown)]).busy is None
 
 
 def stored(database: Database, *bins: tuple[int, UsageSample]) -> None:
     for from_s, one in bins:
-        database.write(partial(store_bin, cluster=CLUSTER, found=UsageBin(from_s, [one])))
+        database.write(partial(store_bins, cluster=CLUSTER, bins=[UsageBin(from_s, [one])]))
 
 
 def test_an_answer_ends_with_the_current_bin_and_has_gaps(database: Database) -> None:
@@ -195,6 +216,26 @@ def test_nothing_is_recorded_while_slurmctld_is_down(server: Running) -> None:
     record(server, recorder)
     with DatabaseClient(server.config) as client:
         assert [value is None for value in client.usage(1).gpus[-4:]] == [False, True, True, False]
+
+
+def test_bins_that_could_not_be_stored_are_stored_later(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = UsageRecorder(server.services)
+    record(server, recorder)
+    before = rows(server)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise DatabaseError("the database does not answer")
+
+    with monkeypatch.context() as down:
+        down.setattr(type(server.database), "write", fail)
+        for _ in range(3):
+            server.clock.now += BIN_S
+            with pytest.raises(DatabaseError):
+                recorder.run_once()
+    record(server, recorder)
+    assert rows(server) == before + 4
 
 
 @pytest.mark.skipif(not ROOT, reason="becoming another user needs root")

@@ -85,18 +85,26 @@ class UsageBin:
 
 
 def mean_of(weighted: Iterable[tuple[int, UsageSample]]) -> UsageSample:
-    """Return the weighted mean of samples; `busy` is the mean of the samples in which it is known."""
+    """Return the weighted mean of samples.
+
+    `busy` is the mean of `allocated` × the utilisation in the samples in which `busy` is known. It is None if
+    these are less than half of the samples.
+    """
     weighted = list(weighted)
 
     def mean(values: Iterable[tuple[int, float]]) -> float:
         values = list(values)
         return math.fsum(n * value for n, value in values) / sum(n for n, _ in values)
 
-    busy = [(n, sample.busy) for n, sample in weighted if sample.busy is not None]
+    allocated = mean((n, sample.allocated) for n, sample in weighted)
+    known = [(n, sample.busy, sample.allocated) for n, sample in weighted if sample.busy is not None]
+    is_known = 2 * sum(n for n, _, _ in known) >= sum(n for n, _ in weighted)
+    busy_there, allocated_there = (math.fsum(one[0] * one[at] for one in known) for at in (1, 2))
+    utilisation = busy_there / allocated_there if allocated_there else 0.0
     return UsageSample(
         gpus=mean((n, sample.gpus) for n, sample in weighted),
-        allocated=mean((n, sample.allocated) for n, sample in weighted),
-        busy=mean(busy) if busy else None,
+        allocated=allocated,
+        busy=allocated * utilisation if is_known else None,
         waiting_jobs=mean((n, sample.waiting_jobs) for n, sample in weighted),
         waiting_gpus=mean((n, sample.waiting_gpus) for n, sample in weighted),
     )

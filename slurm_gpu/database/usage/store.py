@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
 
 from sqlalchemy import Connection, select
@@ -19,16 +19,19 @@ WIDTHS_S: Mapping[int, int] = {1: BIN_S, 7: 1800, 30: 7200}
 _VALUES = tuple(field.name for field in fields(UsageSample))
 
 
-def store_bin(connection: Connection, cluster: str, found: UsageBin) -> None:
-    """Store the mean of a bin's samples; a bin that is stored already is overwritten."""
-    row = {
-        "cluster": cluster,
-        "from_s": found.from_s,
-        "n_samples": len(found.samples),
-        **asdict(found.mean()),
-    }
+def store_bins(connection: Connection, cluster: str, bins: Iterable[UsageBin]) -> None:
+    """Store the mean of each bin's samples; bins that are stored already are overwritten."""
+    rows = [
+        {
+            "cluster": cluster,
+            "from_s": one.from_s,
+            "n_samples": len(one.samples),
+            **asdict(one.mean()),
+        }
+        for one in bins
+    ]
     names = ("n_samples", *_VALUES)
-    connection.execute(upsert(connection, cluster_usage, ("cluster", "from_s"), names), [row])
+    connection.execute(upsert(connection, cluster_usage, ("cluster", "from_s"), names), rows)
 
 
 def read_usage(connection: Connection, cluster: str, days: int, now_s: float) -> ClusterUsage:
