@@ -5,13 +5,14 @@ import { Cluster } from "./cluster.js";
 import { TABLES, csv, sorted } from "./columns.js";
 import { byId, fill, make, refill, say } from "./element.js";
 import { findJobs } from "./finding.js";
+import { showHealth } from "./health.js";
 import { jobTable, useOf } from "./jobtable.js";
 import { Live } from "./live.js";
 import { showViewer, startShell } from "./shell.js";
 import { WireError, json, now_s } from "./wire.js";
 import * as words from "./words.js";
 
-const MOST_ROWS = 200, MOST_TOTALS = 6, TYPED_MS = 300, OLD_S = 60;
+const MOST_ROWS = 200, MOST_TOTALS = 6, TYPED_MS = 300;
 const METRIC = "util";
 
 const cluster = new Cluster();
@@ -20,9 +21,10 @@ const chosen = { state: given.state in TABLES ? given.state : "running", view: g
 let rows = [], shown = MOST_ROWS, typing = 0, file = null;
 // The pages of ended runs for the query `of`, which is null until they have arrived; `cursor` is null after the last page.
 let ended = { of: null, runs: [], cursor: null, matched: null, error: null };
+let health = { asOf_s: null, slurm_s: null, failed: null, failedSince_ms: null };
 let requested = null; // the newest request for ended runs
 
-const live = new Live(cluster, { metric: () => METRIC, changed, health });
+const live = new Live(cluster, { metric: () => METRIC, changed, health(state) { showHealth(health = state); } });
 
 const me = () => live.data.me;
 const isMine = () => chosen.view === "mine" || (chosen.view === null && me() !== null && !me().operator);
@@ -37,18 +39,6 @@ function changed(what) {
     for (const attribute of ["inert", "aria-busy"]) document.querySelector("main").removeAttribute(attribute);
   }
   if (cluster.version !== null) show();
-}
-
-function health({ asOf_s, failed }) {
-  const signedOut = failed?.status === 401, now = now_s();
-  byId("signin").hidden = !signedOut;
-  byId("age").hidden = asOf_s === null;
-  byId("age").classList.toggle("old", failed !== null || (asOf_s !== null && now - asOf_s > OLD_S));
-  if (asOf_s !== null) say(byId("age"), `As of ${words.moment(asOf_s, now, true)}`);
-  document.querySelector("main").hidden = failed !== null && asOf_s === null;
-  const text = failed === null || (signedOut && asOf_s === null) ? "" : `${failed.message}. The page shows the last known state.`;
-  byId("error").hidden = text === "";
-  say(byId("error"), text);
 }
 
 // Return the running or pending jobs that are chosen, with their values of this moment.
@@ -171,4 +161,5 @@ byId("more").addEventListener("click", () => {
   }
 });
 await live.start();
+setInterval(() => showHealth(health), 1000);
 if (chosen.state === "ended") load();
