@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from lab.polling import wait_for
 from tests.monitor.page.contract_server import Pretended, pretended
 from tests.monitor.page.test_accessibility import world
 
@@ -54,14 +54,12 @@ class FirefoxTab:
         return str(self.ask(f"document.querySelector('{selector}')?.innerText ?? ''")).replace("\u00a0", " ")
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
-        """Wait until a condition holds; the page's errors explain why it does not."""
-        until = time.monotonic() + _WITHIN_S
-        while not condition():
-            assert time.monotonic() < until, self.text("body")
-            time.sleep(0.1)
+        """Wait until a condition holds; otherwise the error contains the text of the page."""
+        wait_for(condition, _WITHIN_S, "the page shows this", lambda: self.text("body"), interval_s=0.1)
 
     def click(self, selector: str) -> None:
-        self.browser.find_element("css selector", selector).click()
+        """Click an element, which an update may replace at any time."""
+        self.browser.execute_script(f"document.querySelector('{selector}').click();")
 
 
 @pytest.fixture
