@@ -138,12 +138,12 @@ def _sizes(totals: Mapping[Pane, int], current: Pane, space: int, width: int) ->
     one = {current: max(1, space - 1)}
     if space < _BOTH_LINES:
         return one, False
-    below = _divided(totals, space - 3)
+    stacked = _divided(totals, space - 3)
     if width >= _BOTH_COLUMNS:
-        beside = dict.fromkeys(Pane, space - 1)
-        if _visible(beside, totals) > _visible(below, totals):
-            return beside, True
-    return below, False
+        side_by_side = dict.fromkeys(Pane, space - 1)
+        if _visible(side_by_side, totals) > _visible(stacked, totals):
+            return side_by_side, True
+    return stacked, False
 
 
 def _divided(totals: Mapping[Pane, int], rows: int) -> dict[Pane, int]:
