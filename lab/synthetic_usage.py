@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 import random
 
-from slurm_gpu.wire.answers.usage import ClusterUsage
+from slurm_gpu.wire.answers.usage import BINS_S, ClusterUsage
 
 _DAY_S = 86400
-_WIDTHS_S = {1: 300, 7: 1800, 30: 7200}
 
 
 def usage_of(n_gpus: int, days: int, now_s: float) -> ClusterUsage:
     """Return `days` of usage, up to `now_s`; one hour of each week is missing."""
-    width_s = _WIDTHS_S[days]
+    width_s = BINS_S[days]
     last_s = int(now_s // width_s) * width_s
     first_s = last_s - days * _DAY_S + width_s
     gpus: list[float | None] = []

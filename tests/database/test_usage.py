@@ -13,9 +13,10 @@ from slurm_gpu.client.database_client import DatabaseClient
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.database.usage.recorder import EVERY_S, UsageRecorder
 from slurm_gpu.database.usage.sample import BIN_S, UsageBin, UsageSample, count_gpus, mean_of
-from slurm_gpu.database.usage.store import WIDTHS_S, read_usage, store_bins
+from slurm_gpu.database.usage.store import read_usage, store_bins
 from slurm_gpu.errors import DatabaseError, UsageError
 from slurm_gpu.wire import Live, LiveDevice
+from slurm_gpu.wire.answers.usage import BINS_S
 from tests.database.running_server import NOBODY, ROOT, Running
 from tests.database.samples import CLUSTER, T0, node, queued
 from tests.database.test_daemon import wait_for
@@ -159,9 +160,9 @@ def test_an_answer_ends_with_the_current_bin_and_has_gaps(database: Database) ->
     assert not any(found.gpus[:-3])
 
 
-@pytest.mark.parametrize("days", WIDTHS_S)
+@pytest.mark.parametrize("days", BINS_S)
 def test_longer_bins_are_means_of_shorter_ones(database: Database, days: int) -> None:
-    width_s = WIDTHS_S[days]
+    width_s = BINS_S[days]
     first_s = T0 // width_s * width_s
     each = [(first_s + place * BIN_S, sample(allocated=place)) for place in range(width_s // BIN_S)]
     stored(database, *each)

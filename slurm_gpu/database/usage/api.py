@@ -9,11 +9,11 @@ from starlette.responses import Response
 from slurm_gpu.database.http.answer import Answer
 from slurm_gpu.database.http.request import authenticated, parameters
 from slurm_gpu.database.services import Services
-from slurm_gpu.database.usage.store import WIDTHS_S, read_usage
+from slurm_gpu.database.usage.store import read_usage
 from slurm_gpu.errors import UsageError
-from slurm_gpu.wire.answers.usage import ClusterUsage
+from slurm_gpu.wire.answers.usage import BINS_S, ClusterUsage
 
-_DAYS = {str(days): days for days in WIDTHS_S}
+_DAYS = {str(days): days for days in BINS_S}
 
 
 class UsagePage:

@@ -10,8 +10,9 @@ from slurm_gpu.slurm.client import QueuedJob, SlurmNode
 from slurm_gpu.slurm.gpu_count import agreed_per_gpu, job_mgpu
 from slurm_gpu.slurm.occupancy import occupancy
 from slurm_gpu.wire import Live
+from slurm_gpu.wire.answers.usage import BINS_S
 
-BIN_S = 300
+BIN_S = min(BINS_S.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

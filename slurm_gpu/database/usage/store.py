@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, fields
 
 from sqlalchemy import Connection, select
 
 from slurm_gpu.database.storage.schema import cluster_usage
 from slurm_gpu.database.storage.upsert import upsert
-from slurm_gpu.database.usage.sample import BIN_S, UsageBin, UsageSample, mean_of
-from slurm_gpu.wire.answers.usage import ClusterUsage
+from slurm_gpu.database.usage.sample import UsageBin, UsageSample, mean_of
+from slurm_gpu.wire.answers.usage import BINS_S, ClusterUsage
 
 DAY_S = 86400
-# The width of a bin in an answer, by the number of days.
-WIDTHS_S: Mapping[int, int] = {1: BIN_S, 7: 1800, 30: 7200}
 _VALUES = tuple(field.name for field in fields(UsageSample))
 
 
@@ -35,8 +33,8 @@ def store_bins(connection: Connection, cluster: str, bins: Iterable[UsageBin]) -
 
 
 def read_usage(connection: Connection, cluster: str, days: int, now_s: float) -> ClusterUsage:
-    """Return the usage of the last `days` (a key of WIDTHS_S); bins without samples are None."""
-    width_s = WIDTHS_S[days]
+    """Return the usage of the last `days` (a key of BINS_S); bins without samples are None."""
+    width_s = BINS_S[days]
     last_s = int(now_s // width_s) * width_s
     first_s = last_s - days * DAY_S + width_s
     table = cluster_usage.c

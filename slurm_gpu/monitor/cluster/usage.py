@@ -16,9 +16,9 @@ from slurm_gpu.monitor.http.rate_limiter import RequestSlots
 from slurm_gpu.monitor.http.response import JSON, CachedResponse
 from slurm_gpu.monitor.viewer import ViewerOf
 from slurm_gpu.wire.answers.codec import to_json
-from slurm_gpu.wire.answers.usage import ClusterUsage
+from slurm_gpu.wire.answers.usage import BINS_S, ClusterUsage
 
-DAYS = ("1", "7", "30")
+DAYS = tuple(map(str, BINS_S))
 # slurm-gpudbd adds a sample every minute.
 KEPT_S = 60.0
 

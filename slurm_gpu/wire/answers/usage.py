@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+
+# The length of a bin in seconds, by the number of days of an answer.
+BINS_S: Mapping[int, int] = {1: 300, 7: 1800, 30: 7200}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
