@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 
 from slurm_gpu.daemon.outage_log import OutageLog
+from slurm_gpu.daemon.threads import running
 from slurm_gpu.database.services import Services
 from slurm_gpu.database.usage.sample import BIN_S, UsageBin, count_gpus
 from slurm_gpu.database.usage.store import store_bins
@@ -53,17 +53,9 @@ class UsageRecorder:
             self._bins.popleft()
 
 
-@contextlib.contextmanager
-def recording_usage(services: Services) -> Iterator[None]:
-    """Record the usage within the context."""
-    stop = threading.Event()
-    thread = threading.Thread(target=_record, args=(services, stop), name="usage", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(timeout=1)  # the thread may be waiting for the database
+def recording_usage(services: Services) -> AbstractContextManager[None]:
+    """Return a context within which the usage is recorded."""
+    return running("usage", partial(_record, services))
 
 
 def _record(services: Services, stop: threading.Event) -> None:

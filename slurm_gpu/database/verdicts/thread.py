@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
 
 from slurm_gpu.daemon.outage_log import OutageLog
+from slurm_gpu.daemon.threads import running
 from slurm_gpu.database.live.verdict_board import ShownVerdicts
 from slurm_gpu.database.services import Services
 
@@ -16,17 +18,9 @@ log = logging.getLogger(__name__)
 RETRY_S = 10.0
 
 
-@contextlib.contextmanager
-def watching(services: Services) -> Iterator[None]:
-    """Run the watch within the context."""
-    stop = threading.Event()
-    thread = threading.Thread(target=_watch, args=(services, stop), name="watch", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(timeout=1)  # the thread may be waiting for the database
+def watching(services: Services) -> AbstractContextManager[None]:
+    """Return a context within which the watch runs."""
+    return running("watch", partial(_watch, services))
 
 
 def _watch(services: Services, stop: threading.Event) -> None:
