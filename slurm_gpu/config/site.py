@@ -96,9 +96,9 @@ class ServerType:
     """A kind of GPU server."""
 
     nodes: Annotated[str, _HOSTLIST, "Its nodes."]
-    rate_per_gpu_hour: Annotated[
-        float | None, or_none(number(0, example="1.2")), "Price of a GPU-hour, in any currency."
-    ] = None
+    rate_per_gpu_hour: Annotated[float | None, or_none(number(0, example="1.2")), "Price of a GPU-hour."] = (
+        None
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +213,7 @@ class SiteConfig:
     )
     team: Annotated[str | Mapping[str, str], _TEAM, "The team of a run."] = "account"
     server_types: Annotated[Mapping[str, ServerType], "Kinds of GPU servers."] = field(default_factory=dict)
+    currency: Annotated[str, text("EUR", "a name"), "The currency of prices."] = ""
     zones: Annotated[Mapping[str, Zone], "Groups of nodes with a role in placement."] = field(
         default_factory=dict
     )

@@ -66,6 +66,7 @@ def assemble(
     return JobTable(
         period=period,
         min_coverage=config.sampling.min_coverage,
+        currency=config.currency,
         ids=JobIds(**{name: rows.integers(name)[runs] for name in _ID_NUMBERS}),
         cluster=texts["cluster"],
         name=texts["name"],

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from zoneinfo import ZoneInfo
-
-import numpy as np
 
 from slurm_gpu import __version__
 from slurm_gpu.config.site import SiteConfig
@@ -19,15 +16,15 @@ from slurm_gpu.errors import DatabaseError, OutsideError, UsageError
 from slurm_gpu.files.atomic import whole_file, write_whole
 from slurm_gpu.policy.language.model import Bundle
 from slurm_gpu.reports.figure import Figure
-from slurm_gpu.reports.figures import all_figures
-from slurm_gpu.reports.job_table import MGPU_S_PER_GPU_H, JobTable
-from slurm_gpu.reports.load import ReportData, load
-from slurm_gpu.reports.page.amounts import amount, with_unit
-from slurm_gpu.reports.page.document import ReportPage, Tile, page_html
+from slurm_gpu.reports.figures import chapters
+from slurm_gpu.reports.findings import findings
+from slurm_gpu.reports.load import load
+from slurm_gpu.reports.page.document import ReportPage, page_html
 from slurm_gpu.reports.page.draw import draw
 from slurm_gpu.reports.page.svg import svg_file
 from slurm_gpu.reports.period import ReportPeriod
 from slurm_gpu.reports.table_files import write_csv, write_parquet
+from slurm_gpu.reports.totals import totals_of
 from slurm_gpu.text.cells import minute
 
 PAGE_NAME = "report.html"
@@ -72,7 +69,9 @@ def build_report(
     bundles: Sequence[Bundle] = (),
     with_files: bool = True,
 ) -> BuiltReport:
-    """Write `out`/report.html and, if `with_files`, a CSV, Parquet, SVG and PNG file for each figure.
+    """Write `out`/report.html and, if `with_files`, the table of each figure (CSV, Parquet) and its picture.
+
+    Figures without data have an empty table and no picture (SVG, PNG).
 
     `low_priority` contains the QOS of preemptible jobs, and `bundles` the policy's resource types. Each file
     appears only when it is complete. Only the owner may read the files, because they name users and jobs.
@@ -84,25 +83,27 @@ def build_report(
     progress(0, total, "reading the accounting data")
     data = load(database, config, period, now_s)
     progress(1, total, "calculating the figures")
-    figures = all_figures(data, low_priority, bundles)
-    total = 3 + (len(figures) * 2 if with_files else 0)
+    contents = chapters(data, low_priority, bundles)
+    figures = [figure for chapter in contents for figure in chapter.figures]
+    drawn = [figure for figure in figures if not figure.is_empty]
+    total = 3 + (len(figures) + len(drawn) if with_files else 0)
     progress(2, total, "writing the page")
     page = ReportPage(
         title=f"GPU report of {config.cluster}",
         period=period_text(period),
         made=f"version {__version__}, on {_moment(now_s, config.timezone)}",
-        tiles=_tiles_of(data),
-        figures=figures,
+        findings=findings(totals_of(data.jobs, data.capacity), data.before, config.currency),
+        chapters=contents,
         timezone=config.timezone,
         with_files=with_files,
     )
     with _writing(out):
         write_whole(out / PAGE_NAME, page_html(page))
     if with_files:
-        _write_files(out, figures, total, progress)
+        _write_files(out, figures, drawn, total, progress)
     progress(total, total, "done")
-    files = 1 + (4 * len(figures) if with_files else 0)
-    return BuiltReport(out / PAGE_NAME, files, len(data.jobs), len(figures))
+    files = 1 + (2 * (len(figures) + len(drawn)) if with_files else 0)
+    return BuiltReport(out / PAGE_NAME, files, len(data.jobs), len(drawn))
 
 
 def period_text(period: ReportPeriod) -> str:
@@ -115,7 +116,9 @@ def period_text(period: ReportPeriod) -> str:
     return f"{_day(first)}{year} to {_day(last)} {last.year}, {period.timezone}"
 
 
-def _write_files(out: Path, figures: Sequence[Figure], total: int, progress: ReportProgress) -> None:
+def _write_files(
+    out: Path, figures: Sequence[Figure], drawn: Sequence[Figure], total: int, progress: ReportProgress
+) -> None:
     # Importing matplotlib takes longer than writing the page.
     from slurm_gpu.reports.page.png import write_png
 
@@ -126,7 +129,7 @@ def _write_files(out: Path, figures: Sequence[Figure], total: int, progress: Rep
             write_csv(figure.table, out / TABLES / f"{figure.table.name}.csv")
             write_parquet(figure.table, out / TABLES / f"{figure.table.name}.parquet")
         done += 1
-    for figure in figures:
+    for figure in drawn:
         progress(done, total, f"picture {figure.id}")
         drawing = draw(figure.chart)
         with _writing(out):
@@ -159,35 +162,3 @@ def _moment(at_s: float, timezone: str) -> str:
 
 def _day(day: dt.date) -> str:
     return f"{day.day} {day:%B}"
-
-
-def _tiles_of(data: ReportData) -> Sequence[Tile]:
-    """Return the headline numbers: GPU time and its share of capacity, jobs, users, wait and utilisation."""
-    jobs = data.jobs
-    capacity_gpu_h = int(data.capacity.mgpu_s.sum()) / MGPU_S_PER_GPU_H
-    share = 100 * jobs.total_gpu_h / capacity_gpu_h if capacity_gpu_h > 0 else math.nan
-    users = np.unique(jobs.user.codes[jobs.ended & (jobs.user.codes >= 0)])
-    waits = jobs.wait_h[jobs.completed & jobs.with_gpus]
-    waits = waits[~np.isnan(waits)]
-    return (
-        Tile("allocated GPU-hours", amount(jobs.total_gpu_h)),
-        Tile("of the capacity", amount(share), "%"),
-        Tile("jobs ended", amount(float(jobs.ended.sum()))),
-        Tile("users", amount(float(len(users)))),
-        Tile("median wait of jobs with GPUs", *_wait(float(np.median(waits)) if len(waits) else math.nan)),
-        Tile("mean GPU utilisation", amount(_mean_utilisation(jobs)), "%"),
-    )
-
-
-def _wait(wait_h: float) -> tuple[str, str]:
-    """Return the wait as a number and a unit."""
-    shown, _, unit = with_unit(wait_h, "h").partition("\u00a0")
-    return shown, unit
-
-
-def _mean_utilisation(jobs: JobTable) -> float:
-    """Return the mean GPU utilisation of measured runs, weighted by GPU time."""
-    weights = np.where(jobs.measured, jobs.allocated_gpu_h, 0.0)
-    weights = np.nan_to_num(weights, nan=0.0)
-    total = float(weights.sum())
-    return float((weights * np.nan_to_num(jobs.ugpucore, nan=0.0)).sum()) / total if total > 0 else math.nan

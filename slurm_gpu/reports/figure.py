@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from slurm_gpu.reports.category import Category, Floats, Integers
 
@@ -43,7 +45,8 @@ class FigureTable:
 class Bars:
     """Bars for each label: one per series, stacked or side by side.
 
-    `total` is the total of each label, drawn as an outline.
+    `total` is the total of each label, drawn as an outline. `others` is the sum over the `n_others` labels
+    that are left out. It is written below the bars, because its bar would make all others short.
     """
 
     labels: Sequence[str]
@@ -51,20 +54,24 @@ class Bars:
     unit: str
     stacked: bool = True
     total: Floats | None = None
+    n_others: int = 0
+    others: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeSeries:
     """Means over time bins. `edges_s`, in UTC epoch seconds, has one more element than each series.
 
-    Series are stacked areas if `stacked`, otherwise lines. `limit` is a line drawn on top of the series, such
-    as the capacity.
+    Series are stacked areas if `stacked`, otherwise lines. `unused` names the series that are unused
+    capacity; they are drawn in quiet tones. `limit` is a line drawn on top of the series, such as the
+    capacity.
     """
 
     edges_s: Floats
     series: Mapping[str, Floats]
     unit: str
     stacked: bool = True
+    unused: Sequence[str] = ()
     limit: Floats | None = None
     timezone: str = "UTC"
 
@@ -75,12 +82,6 @@ class Axis:
 
     name: str
     unit: str
-
-    @property
-    def label(self) -> str:
-        """Return the name with the unit, unless the name already ends with the unit, as in WAIT_h."""
-        has_unit = not self.unit or self.name.endswith(f"_{self.unit}")
-        return self.name if has_unit else f"{self.name} / {self.unit}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +132,26 @@ class Matrix:
 Chart = Bars | TimeSeries | Cdf | ParallelCoordinates | Matrix
 
 
+def is_empty(chart: Chart) -> bool:
+    """Return whether a drawing of the chart would contain no value."""
+    match chart:
+        case Bars():
+            return not len(chart.labels) or not _any_known(chart.series.values())
+        case TimeSeries():
+            columns = [*chart.series.values(), *([] if chart.limit is None else [chart.limit])]
+            return len(chart.edges_s) < 2 or not _any_known(columns)
+        case Cdf():
+            return not any(steps.n for curves in chart.curves.values() for steps in curves.values())
+        case Matrix():
+            return not _any_known([chart.values])
+        case ParallelCoordinates():
+            return not chart.axes or not len(chart.values[chart.axes[0].name])
+
+
+def _any_known(columns: Iterable[Floats]) -> bool:
+    return any(bool(np.isfinite(values).any()) for values in columns)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
     """A chart, its table and its summary sentence `reading`. `notes` list omissions and assumptions."""
@@ -141,3 +162,17 @@ class Figure:
     table: FigureTable
     chart: Chart
     notes: Sequence[str] = field(default=())
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether the chart is empty; the page then shows only the summary sentence."""
+        return is_empty(self.chart)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chapter:
+    """The figures about one question."""
+
+    id: str
+    title: str
+    figures: Sequence[Figure]

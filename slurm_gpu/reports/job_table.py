@@ -70,6 +70,7 @@ class JobTable:
 
     period: ReportPeriod
     min_coverage: float
+    currency: str
     ids: JobIds
     cluster: Category
     name: Category

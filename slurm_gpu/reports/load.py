@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, select
 
 from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.database.accounting.derived_columns import RESIZING
@@ -15,7 +15,7 @@ from slurm_gpu.database.accounting.resized import Row, find_parts
 from slurm_gpu.database.maintenance.node_periods import Places
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.database.storage.schema import node_period, run, run_device
-from slurm_gpu.reports.allocated_rows import allocated_rows
+from slurm_gpu.reports.allocated_rows import AllocatedRows, allocated_rows
 from slurm_gpu.reports.assembly import assemble
 from slurm_gpu.reports.capacity import Capacity, capacity_of
 from slurm_gpu.reports.category import Integers
@@ -27,6 +27,7 @@ from slurm_gpu.reports.period import ReportPeriod
 from slurm_gpu.reports.placing import NodePeriod, Placing
 from slurm_gpu.reports.rows import RunColumns, read_rows
 from slurm_gpu.reports.shares import Weights, share_out
+from slurm_gpu.reports.totals import PeriodTotals, totals_of
 
 T = TypeVar("T")
 _IDS_PER_STATEMENT = 500
@@ -34,13 +35,65 @@ _IDS_PER_STATEMENT = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportData:
-    """The data of a report."""
+    """The data of a report; `before` is None if the data do not cover the days before the period."""
 
     jobs: JobTable
     capacity: Capacity
     occupancy: OccupancySpans
     months: Sequence[MonthTotals]
     forecasts: Sequence[PastForecasts]
+    before: PeriodTotals | None
+
+
+@dataclass(frozen=True, slots=True)
+class PeriodReader:
+    """Reads periods from one database connection."""
+
+    connection: Connection
+    config: SiteConfig
+    periods: Sequence[NodePeriod]
+    placing: Placing
+    now_s: float
+
+    def jobs(self, rows: RunColumns, allocated: AllocatedRows, period: ReportPeriod) -> JobTable:
+        """Return the accounting table."""
+
+        def recorded(some: Integers) -> Weights:
+            run_ids = rows.integers("run_id")[some].tolist()
+            known = recorded_mgpu(self.connection, run_ids)
+            return {
+                row: known[run_id]
+                for row, run_id in zip(some.tolist(), run_ids, strict=True)
+                if run_id in known
+            }
+
+        portions = share_out(
+            self.placing,
+            nodes=rows.texts["nodes"],
+            at_s=allocated.began_s,
+            mgpu_s=allocated.mgpu_s,
+            recorded=recorded,
+        )
+        return assemble(rows, allocated, portions, self.placing.groups, self.config, period, self.now_s)
+
+    def rows(self, period: ReportPeriod) -> tuple[RunColumns, AllocatedRows]:
+        """Return the rows of `run` and their allocations."""
+        rows = read_rows(self.connection, self.config.cluster, period)
+        return rows, allocated_rows(rows, resized_parts(self.connection, rows), period, self.now_s)
+
+    def capacity(self, period: ReportPeriod) -> Capacity:
+        """Return the nodes up to the time of the report."""
+        until_s = max(period.since_s, min(period.until_s, int(self.now_s)))
+        return capacity_of(self.periods, self.placing, period.since_s, until_s)
+
+    def totals(self, period: ReportPeriod | None) -> PeriodTotals | None:
+        """Return the totals of a period; None if the first run was submitted after its start."""
+        first_s = self.connection.scalar(
+            select(func.min(run.c.submit_s)).where(run.c.cluster == self.config.cluster)
+        )
+        if period is None or first_s is None or first_s > period.since_s:
+            return None
+        return totals_of(self.jobs(*self.rows(period), period), self.capacity(period))
 
 
 def load(database: Database, config: SiteConfig, period: ReportPeriod, now_s: float) -> ReportData:
@@ -51,39 +104,22 @@ def load(database: Database, config: SiteConfig, period: ReportPeriod, now_s: fl
     places = Places.of(config)
     with database.reading() as connection:
         periods = read_periods(connection)
-        placing = Placing(periods, places)
-        rows = read_rows(connection, config.cluster, period)
-        allocated = allocated_rows(rows, resized_parts(connection, rows), period, now_s)
-
-        def recorded(some: Integers) -> Weights:
-            run_ids = rows.integers("run_id")[some].tolist()
-            known = recorded_mgpu(connection, run_ids)
-            return {
-                row: known[run_id]
-                for row, run_id in zip(some.tolist(), run_ids, strict=True)
-                if run_id in known
-            }
-
-        portions = share_out(
-            placing,
-            nodes=rows.texts["nodes"],
-            at_s=allocated.began_s,
-            mgpu_s=allocated.mgpu_s,
-            recorded=recorded,
-        )
+        reader = PeriodReader(connection, config, periods, Placing(periods, places), now_s)
+        before = reader.totals(period.before())
+        rows, allocated = reader.rows(period)
+        jobs = reader.jobs(rows, allocated, period)
         months = months_of(
             connection,
             rows,
             periods,
-            placing,
+            reader.placing,
             cluster=config.cluster,
             period=period,
             now_s=now_s,
             min_coverage=config.sampling.min_coverage,
         )
         forecasts = past_forecasts(connection, config.cluster, period, now_s)
-    until_s = max(period.since_s, min(period.until_s, int(now_s)))
-    capacity = capacity_of(periods, placing, period.since_s, until_s)
+    capacity = reader.capacity(period)
     on_nodes = distribute(
         rows.texts["nodes"],
         allocated.from_s,
@@ -92,10 +128,14 @@ def load(database: Database, config: SiteConfig, period: ReportPeriod, now_s: fl
         rows.amounts("tres_allocated", "cpu"),
         rows.amounts("tres_allocated", "mem"),
     )
-    occupied = occupancy(capacity, on_nodes)
-    del on_nodes
-    jobs = assemble(rows, allocated, portions, placing.groups, config, period, now_s)
-    return ReportData(jobs=jobs, capacity=capacity, occupancy=occupied, months=months, forecasts=forecasts)
+    return ReportData(
+        jobs=jobs,
+        capacity=capacity,
+        occupancy=occupancy(capacity, on_nodes),
+        months=months,
+        forecasts=forecasts,
+        before=before,
+    )
 
 
 def read_periods(connection: Connection) -> list[NodePeriod]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
@@ -64,6 +64,11 @@ class ReportPeriod:
     def bin_name(self) -> str:
         """Return the name of one bin of `edges_s`."""
         return "hour" if self.days <= _DAYS_BY_HOUR else "day" if self.days <= _DAYS_BY_WEEK else "week"
+
+    def before(self) -> ReportPeriod | None:
+        """Return the same number of days before this period; None if they are too long ago."""
+        earlier = self.since - timedelta(days=self.days)
+        return None if earlier < _FIRST else replace(self, since=earlier, until=self.since)
 
     def months(self, n: int) -> list[date]:
         """Return the first days of the last `n` calendar months of the period, and of the next month."""

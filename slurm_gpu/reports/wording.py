@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
+from slurm_gpu.text.cells import span
+
 # The name of an application, or of its field, that no rule matches.
 NOT_RECOGNISED = "(not recognised)"
 
@@ -33,12 +35,9 @@ def trimmed(value: float, decimals: int) -> str:
     return "0" if text == "-0" else text
 
 
-def hours(value: float) -> str:
-    """Return a text such as "0 h", "15 s", "0.25 h", "12.5 h" or "1,234 h"."""
-    if 0 < value < 0.01:
-        seconds = round(value * 3600)
-        return f"{seconds} s" if seconds else "less than 1 s"
-    return f"{trimmed(value, 2 if value < 1 else 1 if value < 100 else 0)} h"
+def duration(hours: float) -> str:
+    """Return a text such as "0s", "45s", "2m30s", "3h05m" or "2d04h"; "–" for NaN."""
+    return span(None if math.isnan(hours) else hours * 3600)
 
 
 def gpu_hours(value: float) -> str:
@@ -47,9 +46,9 @@ def gpu_hours(value: float) -> str:
     return f"{amount} GPU-hour" if amount == "1" else f"{amount} GPU-hours"
 
 
-def money(value: float) -> str:
-    """Return a text such as "1,234.5", "0.06" or "less than 0.01"."""
-    return _small(value) or trimmed(value, 2)
+def money(value: float, currency: str) -> str:
+    """Return a text such as "1,234.5 EUR", "0.06 EUR" or "less than 0.01 EUR"; `currency` may be ""."""
+    return f"{_small(value) or trimmed(value, 2)} {currency}".rstrip()
 
 
 def _small(value: float) -> str:

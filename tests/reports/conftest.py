@@ -6,11 +6,11 @@ import pytest
 from slurm_gpu.config.site import ServerType, SiteConfig
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.reports.figure import Figure
-from slurm_gpu.reports.figures import all_figures
 from slurm_gpu.reports.load import ReportData, load
 from slurm_gpu.reports.period import ReportPeriod
 from tests.database.conftest import database, mariadb, shared_database, shared_databases, short_path
 from tests.reports.filling import fill
+from tests.reports.flat import all_figures
 from tests.reports.generated import (
     RATES,
     SINCE,

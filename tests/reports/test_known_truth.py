@@ -10,7 +10,9 @@ import pytest
 
 from slurm_gpu.reports.category import Category
 from slurm_gpu.reports.figure import Cdf, Figure, ParallelCoordinates
+from slurm_gpu.reports.figures import chapters
 from slurm_gpu.reports.load import ReportData
+from slurm_gpu.reports.page.headings import heading
 from tests.reports.conftest import NOW_S
 from tests.reports.counting import by_key, by_place
 from tests.reports.generated import N_JOBS, N_USERS, RATES, Accounting, epoch_s
@@ -77,19 +79,28 @@ def test_the_generator_is_shaped_like_the_centre(of_gpus: list[dict[str, Any]]) 
         assert 0.9 * most_wait_h < max(waits) <= most_wait_h
 
 
-QUESTIONS = """
-usage-by-server-type allocation-over-time usage-by-application usage-by-field
-parallel-coordinates distributions waiting-by-resource-type waiting-by-scale forecasts-against-outcomes
-utilisation-by-zone-and-scale low-priority-small-jobs allocated-but-idle lent-gpu-hours charge-per-account
-gpu-hours-by-user gpu-hours-by-team gpu-hours-by-account gpu-hours-by-server-type gpu-hours-by-zone
-month-over-month
-"""
+CHAPTERS = {
+    "use": """
+usage-by-server-type allocation-over-time month-over-month gpu-hours-by-user gpu-hours-by-account
+gpu-hours-by-team gpu-hours-by-server-type gpu-hours-by-zone usage-by-application usage-by-field
+parallel-coordinates distributions
+""",
+    "waste": "allocated-but-idle utilisation-by-zone-and-scale low-priority-small-jobs",
+    "waiting": "waiting-by-resource-type waiting-by-scale forecasts-against-outcomes",
+    "charge": "charge-per-account lent-gpu-hours",
+}
 
 
-def test_every_question_has_a_figure_with_its_reading_and_its_table(figures: dict[str, Figure]) -> None:
-    assert list(figures) == QUESTIONS.split()
+def test_every_question_has_a_figure_with_its_reading_and_its_table(
+    accounts: ReportData, figures: dict[str, Figure]
+) -> None:
+    found = {chapter.id: [figure.id for figure in chapter.figures] for chapter in chapters(accounts)}
+    assert found == {chapter: ids.split() for chapter, ids in CHAPTERS.items()}
+    assert list(figures) == [figure_id for ids in found.values() for figure_id in ids]
     for figure in figures.values():
         assert re.fullmatch(r"[A-Z0-9][^\n]*\.", figure.reading), figure.id
+        without = [c.name for c in figure.table.columns if c.name[:1].islower() and heading(c.name) == c.name]
+        assert without == [], "each column has a heading in words"
     assert len({figure.table.name for figure in figures.values()}) == len(figures)
     lines = figures["parallel-coordinates"].chart
     assert isinstance(lines, ParallelCoordinates)

@@ -15,7 +15,6 @@ from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.errors import UsageError
 from slurm_gpu.policy.language.model import Bundle
 from slurm_gpu.reports.category import Category
-from slurm_gpu.reports.figures import all_figures
 from slurm_gpu.reports.figures.waiting import NO_BUNDLE, resource_types, waiting_by_resource_type
 from slurm_gpu.reports.job_table import NO_GPU
 from slurm_gpu.reports.load import load
@@ -24,6 +23,7 @@ from tests.database import samples
 from tests.database.conftest import empty
 from tests.reports.conftest import NOW_S
 from tests.reports.filling import fill, insert_nodes, insert_runs
+from tests.reports.flat import all_figures
 from tests.reports.generated import SINCE, TIMEZONE, UNTIL, Node, as_day, generate
 from tests.reports.world import run_row
 
@@ -279,8 +279,8 @@ def test_one_job_is_singular(database: Database) -> None:
         figure.id: figure.reading for figure in all_figures(load(database, site, MARCH, MARCH.until_s))
     }
     assert readings["parallel-coordinates"] == "1 job with GPUs of 1 user ended."
-    assert readings["waiting-by-scale"] == "The only job waited 0 h."
-    assert readings["charge-per-account"].startswith("Charges of account a total 2 in the currency")
+    assert readings["waiting-by-scale"] == "The only job waited 0s."
+    assert readings["charge-per-account"].startswith("Charges of account a total 2.")
 
 
 def test_a_report_ends_after_it_begins() -> None:

@@ -92,19 +92,19 @@ def figure(database: Database, period: ReportPeriod) -> Figure:
 def test_shares_by_month_and_partition(filled: Database) -> None:
     found = figure(filled, SPRING)
     data = found.table.data
-    assert data["month"] == ["2026-03", "2026-04", "2026-04"]
-    assert data["partition"] == ["gpu", "gpu", "long"]
-    assert list(data["forecasts"]) == [6, 1, 2]
-    assert list(data["within_2x_pct"]) == pytest.approx([50, 0, 50])
-    assert list(data["within_3x_pct"]) == pytest.approx([500 / 6, 0, 50])
-    assert list(data["in_interval_pct"]) == pytest.approx([400 / 6, 0, 50])
+    assert data["month"] == ["2026-04", "2026-04", "2026-03"]
+    assert data["partition"] == ["gpu", "long", "gpu"]
+    assert list(data["forecasts"]) == [1, 2, 6]
+    assert list(data["within_2x_pct"]) == pytest.approx([0, 50, 50])
+    assert list(data["within_3x_pct"]) == pytest.approx([0, 50, 500 / 6])
+    assert list(data["in_interval_pct"]) == pytest.approx([0, 50, 400 / 6])
     assert found.reading == (
         "The job started within the predicted interval in 55.6 % of 9 forecasts (target: 80 %); "
         "44.4 % were within a factor of two of the true wait, 66.7 % within a factor of three."
     )
     assert isinstance(found.chart, Bars)
-    assert list(found.chart.labels) == ["2026-03", "2026-04"]
-    assert list(found.chart.series["in the interval"]) == pytest.approx([400 / 6, 100 / 3])
+    assert list(found.chart.labels) == ["2026-04", "2026-03"]
+    assert list(found.chart.series["in the interval"]) == pytest.approx([100 / 3, 400 / 6])
 
 
 def test_a_single_month_is_drawn_by_partition(filled: Database) -> None:

@@ -34,10 +34,10 @@ from slurm_gpu.config.site import ServerType, SiteConfig, Zone
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.reports.category import Category
 from slurm_gpu.reports.figure import Figure
-from slurm_gpu.reports.figures import all_figures
 from slurm_gpu.reports.load import ReportData, load
 from slurm_gpu.reports.period import ReportPeriod
 from tests.reports.filling import insert, insert_nodes
+from tests.reports.flat import all_figures
 from tests.reports.generated import Node
 from tests.reports.world import RECORD, run_row
 
@@ -50,6 +50,7 @@ SITE = SiteConfig(
     timezone="Asia/Seoul",
     team={"vis": "lab", "nlp": "lab"},
     server_types={"a100": ServerType("a[1-2]", 2.0), "v100": ServerType("v1", 0.5)},
+    currency="EUR",
     zones={"east": Zone("a1,v1"), "west": Zone("a2")},
 )
 
@@ -185,7 +186,7 @@ def test_charges_by_hand(shown: dict[str, Figure]) -> None:
         ("sys", "other", 1.0, 0.0, 1.0),
     ]
     assert shown["charge-per-account"].reading == (
-        "Charges of 3 accounts total 65.25 in the currency of rate_per_gpu_hour, the largest being 38 "
+        "Charges of 3 accounts total 65.25 EUR, the largest being 38 EUR "
         "(58.2 %) for nlp; 1 GPU-hour had no rate."
     )
 

@@ -9,7 +9,7 @@ import pytest
 
 from slurm_gpu.reports.figures import waste
 from slurm_gpu.reports.figures.coordinates import typical
-from slurm_gpu.reports.wording import gpu_hours, hours, money, percent, sentence
+from slurm_gpu.reports.wording import duration, gpu_hours, money, percent, sentence
 
 
 @pytest.mark.parametrize(
@@ -36,12 +36,12 @@ def test_a_sentence_begins_with_a_capital_letter(text: str, expected: str):
 
 
 def test_waste_is_a_sentence_with_the_currency_of_its_costs():
-    jobs: Any = SimpleNamespace(total_gpu_h=4.0)
+    jobs: Any = SimpleNamespace(total_gpu_h=4.0, currency="EUR")
     total = {"measured_gpu_h": 2.0, "wasted_gpu_h": 0.0005, "no_process_gpu_h": 0.0}
     costs = {"wasted_cost": 0.002, "no_process_cost": 0.0}
     assert waste._reading(jobs, total | costs) == (
-        "Less than 0.1 % (cost: less than 0.01) of 2 GPU-hours measured (50 % of all) were wasted; "
-        "0 % had no process. Costs are in the currency of rate_per_gpu_hour."
+        "Less than 0.1 % (cost: less than 0.01 EUR) of 2 GPU-hours measured (50 % of all) were wasted; "
+        "0 % had no process."
     )
     assert waste._reading(jobs, total | dict.fromkeys(costs, 0.0)).endswith("; 0 % had no process.")
 
@@ -58,32 +58,35 @@ def test_waste_is_a_sentence_with_the_currency_of_its_costs():
     ],
 )
 def test_small_amounts_are_not_0(value: float, hours_text: str, money_text: str):
-    assert (gpu_hours(value), money(value)) == (hours_text, money_text)
+    assert (gpu_hours(value), money(value, "")) == (hours_text, money_text)
+    assert money(value, "EUR") == f"{money_text} EUR"
 
 
 @pytest.mark.parametrize(
     ("seconds", "expected"),
     [
-        (0, "0 h"),
-        (0.2, "less than 1 s"),
-        (15, "15 s"),
-        (900, "0.25 h"),
-        (45_000, "12.5 h"),
-        (4_442_400, "1,234 h"),
+        (0, "0s"),
+        (0.2, "0.2s"),
+        (15, "15s"),
+        (148, "2m28s"),
+        (900, "15m00s"),
+        (45_000, "12h30m"),
+        (4_442_400, "51d10h"),
+        (math.nan, "–"),
     ],
 )
-def test_a_wait_of_seconds_is_shown_in_seconds(seconds: float, expected: str):
-    assert hours(seconds / 3600) == expected
+def test_durations_are_in_their_two_largest_units(seconds: float, expected: str):
+    assert duration(seconds / 3600) == expected
 
 
 @pytest.mark.parametrize(
     ("wait_s", "expected"),
-    [((0, 0), "waited 0 h "), ((0, 5), "waited 0–5 s "), ((360, 9000), "waited 0.1–2.5 h ")],
+    [((0, 0), "waited 0s "), ((0, 5), "waited 0s–5s "), ((360, 9000), "waited 6m00s–2h30m ")],
 )
-def test_short_waits_of_an_application_are_in_seconds(wait_s: tuple[int, int], expected: str):
+def test_waits_of_an_application_are_durations(wait_s: tuple[int, int], expected: str):
     ones = np.ones(2)
     values = {"nNODE": ones, "nGPU": ones, "WAIT_h": np.array(wait_s) / 3600, "RUN_h": ones}
-    assert f" {expected}and ran 1 h" in typical("Python", values, ones > 0)
+    assert f" {expected}and ran 1h00m" in typical("Python", values, ones > 0)
 
 
 def test_one_node_and_one_gpu_are_singular():
@@ -102,5 +105,5 @@ def test_a_range_names_the_jobs_that_it_covers(n_jobs: int, which: str):
     ones, numbers = np.ones(n_jobs), np.arange(1.0, n_jobs + 1)
     values = {"nNODE": numbers, "nGPU": ones, "WAIT_h": ones, "RUN_h": ones}
     shown = "1 node" if n_jobs == 1 else f"1–{min(n_jobs, 19)} nodes"
-    expected = f"{which} of Python used {shown} and 1 GPU, waited 1 h and ran 1 h"
+    expected = f"{which} of Python used {shown} and 1 GPU, waited 1h00m and ran 1h00m"
     assert typical("Python", values, ones > 0) == expected

@@ -68,6 +68,7 @@ def allocation_over_time(jobs: JobTable, capacity: Capacity, occupancy: Occupanc
                 "out of service": gpus["out"],
             },
             unit="GPUs",
+            unused=("free", "out of service"),
             limit=n_gpus,
             timezone=jobs.period.timezone,
         ),

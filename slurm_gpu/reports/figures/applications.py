@@ -49,7 +49,7 @@ def _by(jobs: JobTable, what: str, column: Category) -> Figure:
             TableColumn(what, "", f"The {what} that was recognised on the job's nodes."),
             TableColumn("run_h", "h", "Run time of jobs with GPUs in the period."),
             TableColumn("share_pct", "%", "Share of the run time of all jobs with GPUs."),
-            TableColumn("gpu_h", "h", "Allocated GPUs × time in the period."),
+            TableColumn("gpu_h", "GPU-hours", "Allocated GPUs × time in the period."),
             TableColumn("gpu_share_pct", "%", "Share of all GPU-hours."),
             TableColumn("jobs", "", "Jobs with GPUs that ended in the period."),
             TableColumn("users", "", "Users with such jobs in the period."),

@@ -35,9 +35,9 @@ def usage_by_server_type(jobs: JobTable, capacity: Capacity) -> Figure:
             TableColumn(
                 "server_type", "", "The server type in slurm-gpu.yaml; “other” for nodes without one."
             ),
-            TableColumn("gpu_h", "h", "Allocated GPU-hours in the period."),
-            TableColumn("capacity_gpu_h", "h", "All GPUs × time."),
-            TableColumn("out_of_service_gpu_h", "h", "Capacity of drained or down nodes."),
+            TableColumn("gpu_h", "GPU-hours", "Allocated GPU-hours in the period."),
+            TableColumn("capacity_gpu_h", "GPU-hours", "All GPUs × time."),
+            TableColumn("out_of_service_gpu_h", "GPU-hours", "Capacity of drained or down nodes."),
             TableColumn("share_pct", "%", "Share of the capacity that was allocated."),
             TableColumn(
                 "jobs",

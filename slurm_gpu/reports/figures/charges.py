@@ -9,6 +9,8 @@ from slurm_gpu.reports.figures.ranking import bars, largest_first, shown_names
 from slurm_gpu.reports.job_table import MGPU_S_PER_GPU_H, JobTable
 from slurm_gpu.reports.wording import gpu_hours, money, percent, several
 
+_NO_CURRENCY = "`currency` in slurm-gpu.yaml names the currency of the charges."
+
 
 def charge_per_account(jobs: JobTable) -> Figure:
     """Return charges by account and server type; GPU-hours without a rate are in a separate column."""
@@ -41,9 +43,11 @@ def charge_per_account(jobs: JobTable) -> Figure:
         columns=[
             TableColumn("account", "", "The Slurm account."),
             TableColumn("server_type", "", "The server type of the GPUs."),
-            TableColumn("gpu_h", "h", "Allocated GPU-hours in the period."),
-            TableColumn("charge", "", "GPU-hours × rate_per_gpu_hour in slurm-gpu.yaml, in its currency."),
-            TableColumn("unpriced_gpu_h", "h", "GPU-hours without a charge: their server type has no rate."),
+            TableColumn("gpu_h", "GPU-hours", "Allocated GPU-hours in the period."),
+            TableColumn("charge", jobs.currency, "GPU-hours × rate_per_gpu_hour in slurm-gpu.yaml."),
+            TableColumn(
+                "unpriced_gpu_h", "GPU-hours", "GPU-hours without a charge: their server type has no rate."
+            ),
         ],
         data={
             "account": [accounts[row // n_types] for row in rows],
@@ -57,26 +61,27 @@ def charge_per_account(jobs: JobTable) -> Figure:
     return Figure(
         id="charge-per-account",
         title=table.title,
-        reading=_reading([accounts[place] for place in order], of_account[order].tolist(), int(free.sum())),
+        reading=_reading(
+            [accounts[place] for place in order], of_account[order].tolist(), int(free.sum()), jobs.currency
+        ),
         table=table,
         chart=bars(
             [accounts[place] for place in order],
             {name: amounts for name, amounts in zip(types, by_type, strict=False) if amounts.any()},
-            "",
+            jobs.currency,
         ),
+        notes=[] if jobs.currency or not charge.any() else [_NO_CURRENCY],
     )
 
 
-def _reading(accounts: list[str], charges: list[float], unpriced_mgpu_s: int) -> str:
+def _reading(accounts: list[str], charges: list[float], unpriced_mgpu_s: int, currency: str) -> str:
     total = sum(charges)
     rest = gpu_hours(unpriced_mgpu_s / MGPU_S_PER_GPU_H)
     if not total:
         return f"There were no charges; {rest} had no rate_per_gpu_hour in slurm-gpu.yaml."
-    total_text = f"total {money(total)} in the currency of rate_per_gpu_hour"
+    total_text = f"total {money(total, currency)}"
     charged = f"Charges of account {accounts[0]} {total_text}"
     if len(accounts) > 1:
-        charged = (
-            f"Charges of {several(len(accounts), 'account')} {total_text}, "
-            f"the largest being {money(charges[0])} ({percent(charges[0], total)}) for {accounts[0]}"
-        )
+        largest = f"{money(charges[0], currency)} ({percent(charges[0], total)}) for {accounts[0]}"
+        charged = f"Charges of {several(len(accounts), 'account')} {total_text}, the largest being {largest}"
     return f"{charged}; {rest} had no rate." if unpriced_mgpu_s else f"{charged}."

@@ -9,7 +9,7 @@ from slurm_gpu.reports.figure import Figure, FigureTable, ParallelCoordinates, T
 from slurm_gpu.reports.figures.axes import AXES, most_frequent, values_of
 from slurm_gpu.reports.job_table import JobTable
 from slurm_gpu.reports.sample import with_extremes
-from slurm_gpu.reports.wording import sentence, several, trimmed
+from slurm_gpu.reports.wording import duration, sentence, several, trimmed
 
 # The maximum number of lines. More lines could be neither distinguished nor drawn quickly.
 MAX_LINES = 40_000
@@ -17,8 +17,6 @@ _NAMED = 2
 _TYPICAL = (5.0, 95.0)
 # For fewer jobs, these percentiles are the minimum and the maximum.
 _MANY = 20
-# Shorter times are shown in seconds instead of 0.0 h.
-_SHORT_H = 0.1
 
 
 def parallel_coordinates(jobs: JobTable) -> Figure:
@@ -79,12 +77,12 @@ def accounting_table(jobs: JobTable) -> FigureTable:
         "lender": (jobs.lender, "", "The owner of the GPUs on loan."),
         "gpu_h": (
             jobs.allocated_gpu_h,
-            "h",
+            "GPU-hours",
             "Allocated GPUs × time in the period. The next three columns also refer to the period.",
         ),
-        "no_process_gpu_h": (jobs.no_process_gpu_h, "h", "GPU-hours without a process on the GPU."),
+        "no_process_gpu_h": (jobs.no_process_gpu_h, "GPU-hours", "GPU-hours without a process on the GPU."),
         "energy_kwh": (jobs.energy_kwh, "kWh", "Energy used by the GPUs."),
-        "charge": (jobs.charge, "", "GPU-hours × rate_per_gpu_hour of the server type, in its currency."),
+        "charge": (jobs.charge, jobs.currency, "GPU-hours × rate_per_gpu_hour of the server type."),
     }
     return FigureTable(
         name="jobs",
@@ -125,10 +123,7 @@ def typical(name: str, values: dict[str, Floats], rows: Mask) -> str:
         return f"{found} {noun}" if found == "1" else f"{found} {noun}s"
 
     def time_between(axis: str) -> str:
-        found = ends(axis)
-        if found and 0 < max(found) < _SHORT_H:
-            return f"{ranged([value * 3600 for value in found], 0)} s"
-        return f"{ranged(found, 1)} h"
+        return "–".join(dict.fromkeys(map(duration, ends(axis)))) or "–"
 
     n_jobs = int(rows.sum())
     which = "90 % of the jobs" if n_jobs >= _MANY else f"all {n_jobs} jobs" if n_jobs > 1 else "the only job"

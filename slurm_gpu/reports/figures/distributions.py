@@ -56,7 +56,7 @@ def distributions(jobs: JobTable) -> Figure:
         title=table.title,
         reading=_reading(values["nNODE"], groups),
         table=table,
-        chart=Cdf(axes=AXES, curves=curves),
+        chart=Cdf(axes=[axis for axis in AXES if curves[axis.name][ALL].n], curves=curves),
     )
 
 

@@ -66,7 +66,7 @@ def _by(jobs: JobTable, what: str, of_shares: Category, of_runs: Category) -> Fi
         title=f"GPU-hours by {what}",
         columns=[
             TableColumn(key, "", f"The {what}."),
-            TableColumn("gpu_h", "h", "Allocated GPUs × time in the period."),
+            TableColumn("gpu_h", "GPU-hours", "Allocated GPUs × time in the period."),
             TableColumn("share_pct", "%", "Share of all GPU-hours in the period."),
             TableColumn(
                 "jobs",
@@ -74,7 +74,7 @@ def _by(jobs: JobTable, what: str, of_shares: Category, of_runs: Category) -> Fi
                 "Jobs with GPUs that ended in the period.",
             ),
             TableColumn("ugpucore", "%", "Mean GPU utilisation over the GPU time of measured jobs."),
-            TableColumn("charge", "", "GPU-hours × the rate of the server type, if it has one."),
+            TableColumn("charge", jobs.currency, "GPU-hours × the rate of the server type, if it has one."),
         ],
         data={
             key: shown,
@@ -90,7 +90,7 @@ def _by(jobs: JobTable, what: str, of_shares: Category, of_runs: Category) -> Fi
         title=table.title,
         reading=_reading(shown, hours, what),
         table=table,
-        chart=bars(shown, {"GPU-hours": hours}, "h"),
+        chart=bars(shown, {"GPU-hours": hours}, "GPU-hours"),
     )
 
 

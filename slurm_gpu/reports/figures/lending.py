@@ -38,7 +38,9 @@ def lent_gpu_hours(jobs: JobTable) -> Figure:
         columns=[
             TableColumn("lender", "", "The owner of the GPUs."),
             TableColumn("borrower", "", "The team of the job."),
-            TableColumn("gpu_h", "h", "GPU-hours on loan in the period, divided equally between lenders."),
+            TableColumn(
+                "gpu_h", "GPU-hours", "GPU-hours on loan in the period, divided equally between lenders."
+            ),
             TableColumn("jobs", "", "Jobs that used these loans in the period."),
         ],
         data={
@@ -58,7 +60,12 @@ def lent_gpu_hours(jobs: JobTable) -> Figure:
         reading=_reading(found, pairs, jobs.total_gpu_h),
         table=table,
         chart=Matrix(
-            rows=rows, columns=columns, values=values, unit="h", row_title="lent by", column_title="to"
+            rows=rows,
+            columns=columns,
+            values=values,
+            unit="GPU-hours",
+            row_title="lent by",
+            column_title="to",
         ),
     )
 

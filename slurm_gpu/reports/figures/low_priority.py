@@ -84,9 +84,9 @@ def low_priority_small_jobs(jobs: JobTable, capacity: Capacity, low_priority: Co
         table=table,
         chart=TimeSeries(
             edges_s=edges,
-            series={_OTHERS: gpus[_OTHERS], _LOW: gpus[_LOW]},
+            series={_OTHERS: gpus[_OTHERS], _LOW: gpus[_LOW]} if allocated else {},
             unit="GPUs",
-            limit=there / 1000 / seconds,
+            limit=there / 1000 / seconds if allocated else None,
             timezone=jobs.period.timezone,
         ),
     )

@@ -9,11 +9,11 @@ import numpy as np
 from slurm_gpu.reports.figure import Bars, Figure, FigureTable, TableColumn
 from slurm_gpu.reports.job_table import MGPU_S_PER_GPU_H
 from slurm_gpu.reports.months import MonthTotals
-from slurm_gpu.reports.wording import hours, percent, trimmed
+from slurm_gpu.reports.wording import duration, percent, trimmed
 
 
 def month_over_month(months: Sequence[MonthTotals]) -> Figure:
-    """Return GPU-hours, share of capacity, jobs, waits and utilisation of each calendar month."""
+    """Return GPU-hours, share of capacity, jobs, waits and utilisation by month, the last month first."""
     labels = [f"{month.first:%Y-%m}" for month in months]
     allocated = np.array([month.allocated_mgpu_s for month in months], np.float64)
     there = np.array([month.capacity_mgpu_s for month in months], np.float64)
@@ -22,6 +22,9 @@ def month_over_month(months: Sequence[MonthTotals]) -> Figure:
         100 * (allocated - before), before, out=np.full(len(allocated), np.nan), where=before > 0
     )
     share = np.divide(100 * allocated, there, out=np.full(len(allocated), np.nan), where=there > 0)
+    reading = _reading(labels, months, share.tolist(), change.tolist())
+    months, labels = months[::-1], labels[::-1]
+    allocated, there, change, share = allocated[::-1], there[::-1], change[::-1], share[::-1]
     table = FigureTable(
         name="month_over_month",
         title="Month over month",
@@ -29,9 +32,9 @@ def month_over_month(months: Sequence[MonthTotals]) -> Figure:
             TableColumn(
                 "month", "", "A calendar month in the site's time zone; the last month ends with the report."
             ),
-            TableColumn("gpu_h", "h", "Allocated GPUs × time."),
+            TableColumn("gpu_h", "GPU-hours", "Allocated GPUs × time."),
             TableColumn("change_pct", "%", "Change in GPU-hours from the month before."),
-            TableColumn("capacity_gpu_h", "h", "All GPUs × time."),
+            TableColumn("capacity_gpu_h", "GPU-hours", "All GPUs × time."),
             TableColumn("share_pct", "%", "Share of the capacity that was allocated."),
             TableColumn("jobs", "", "Jobs with GPUs that ended."),
             TableColumn("median_wait_h", "h", "Median wait of these jobs."),
@@ -53,12 +56,12 @@ def month_over_month(months: Sequence[MonthTotals]) -> Figure:
     return Figure(
         id="month-over-month",
         title=table.title,
-        reading=_reading(labels, months, share.tolist(), change.tolist()),
+        reading=reading,
         table=table,
         chart=Bars(
             labels=labels,
             series={"allocated": allocated / MGPU_S_PER_GPU_H},
-            unit="h",
+            unit="GPU-hours",
             total=there / MGPU_S_PER_GPU_H,
         ),
     )
@@ -77,5 +80,5 @@ def _reading(
     if np.isnan(last.mean_wait_h):
         return f"{use}."
     earlier = months[-2].mean_wait_h if len(months) > 1 else np.nan
-    compared = "" if np.isnan(earlier) else f" ({hours(earlier)} the month before)"
-    return f"{use}; the mean wait was {hours(last.mean_wait_h)}{compared}."
+    compared = "" if np.isnan(earlier) else f" ({duration(earlier)} the month before)"
+    return f"{use}; the mean wait was {duration(last.mean_wait_h)}{compared}."

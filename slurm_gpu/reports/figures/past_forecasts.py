@@ -19,8 +19,9 @@ _RATED = "The month's forecasts with a known outcome and an interval that has en
 def forecasts_against_outcomes(past: Sequence[PastForecasts]) -> Figure:
     """Return the shares of forecasts within a factor of 2, within a factor of 3, and with a correct interval.
 
-    The chart shows months, or partitions if there is only one month.
+    The chart shows months, the last first, or partitions if there is only one month.
     """
+    past = sorted(past, key=lambda one: one.month, reverse=True)
     scores = [one.score for one in past]
     table = FigureTable(
         name="forecasts_against_outcomes",
@@ -80,7 +81,7 @@ def _shares(scores: Sequence[ForecastScore]) -> dict[str, Floats]:
 
 
 def _drawn(past: Sequence[PastForecasts]) -> Mapping[str, ForecastScore]:
-    """Return scores by label: months in chronological order, or partitions by number of forecasts."""
+    """Return scores by label: months, the last first, or partitions by number of forecasts."""
     months: dict[date, ForecastScore] = defaultdict(ForecastScore)
     partitions: dict[str, ForecastScore] = defaultdict(ForecastScore)
     for one in past:

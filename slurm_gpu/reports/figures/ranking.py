@@ -13,7 +13,7 @@ from slurm_gpu.reports.figure import Bars
 
 UNNAMED = "(none)"
 UNKNOWN_NAME = "(unknown)"
-# Number of names in a chart; one more bar shows the sum of all other names. The table lists all names.
+# Number of names in a chart; a line below them shows the sum of all other names. The table lists all names.
 MAX_BARS = 20
 
 
@@ -28,15 +28,13 @@ def largest_first(names: Sequence[str], values: NDArray[Any]) -> list[int]:
 
 
 def bars(names: Sequence[str], series: dict[str, Floats], unit: str) -> Bars:
-    """Return bars for the first MAX_BARS names, and one bar for the sum of the others."""
+    """Return bars for the first MAX_BARS names, and the sum of the others."""
     if len(names) <= MAX_BARS + 1:
         return Bars(labels=names, series=series, unit=unit)
-    rest = f"{len(names) - MAX_BARS} others"
     return Bars(
-        labels=[*names[:MAX_BARS], rest],
-        series={
-            name: np.append(values[:MAX_BARS], np.nansum(values[MAX_BARS:]))
-            for name, values in series.items()
-        },
+        labels=names[:MAX_BARS],
+        series={name: values[:MAX_BARS] for name, values in series.items()},
         unit=unit,
+        n_others=len(names) - MAX_BARS,
+        others=float(sum(np.nansum(values[MAX_BARS:]) for values in series.values())),
     )

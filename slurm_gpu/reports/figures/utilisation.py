@@ -41,8 +41,8 @@ def utilisation_by_zone_and_scale(jobs: JobTable) -> Figure:
         columns=[
             TableColumn("zone", "", "The zone in slurm-gpu.yaml; “other” for nodes without one."),
             TableColumn("scale", "", "Size of the jobs by number of GPUs and nodes."),
-            TableColumn("gpu_h", "h", "Allocated GPU-hours in the period."),
-            TableColumn("measured_gpu_h", "h", "GPU-hours of jobs with sufficient coverage."),
+            TableColumn("gpu_h", "GPU-hours", "Allocated GPU-hours in the period."),
+            TableColumn("measured_gpu_h", "GPU-hours", "GPU-hours of jobs with sufficient coverage."),
             TableColumn("ugpucore", "%", "Mean GPU utilisation over the measured GPU-hours."),
             TableColumn("ugpumem", "%", "Mean GPU memory used over the measured GPU-hours."),
         ],

@@ -10,7 +10,7 @@ from slurm_gpu.policy.language.model import Bundle
 from slurm_gpu.reports.category import UNKNOWN, Category, Codes, Floats
 from slurm_gpu.reports.figure import Bars, Figure, FigureTable, TableColumn
 from slurm_gpu.reports.job_table import NO_GPU, SCALES, JobTable
-from slurm_gpu.reports.wording import hours, percent, sentence, several
+from slurm_gpu.reports.wording import duration, percent, sentence, several
 
 _QUANTILES = {"median_h": 50.0, "p90_h": 90.0, "p95_h": 95.0, "max_h": 100.0}
 
@@ -82,13 +82,13 @@ def _reading(labels: list[str], p90_h: Floats, waits: Floats) -> str:
     if not labels:
         return "No job that ended in this period has a known wait."
     if len(waits) == 1:
-        return f"The only job waited {hours(float(waits[0]))}."
+        return f"The only job waited {duration(float(waits[0]))}."
     at_once = percent(int((waits <= 1 / 60).sum()), len(waits))
     started = sentence(f"{at_once} of {several(len(waits), 'job')} started within a minute")
     longest = int(np.argmax(p90_h))
     if len(labels) == 1 or p90_h[longest] <= 1 / 60:
         return f"{started}."
-    most = hours(p90_h[longest])
+    most = duration(p90_h[longest])
     return f"{started}; waits were longest for “{labels[longest]}”: at least {most} for 10 % of the jobs."
 
 

@@ -8,6 +8,7 @@ from slurm_gpu.reports.category import Floats
 from slurm_gpu.reports.figure import Figure, FigureTable, TableColumn
 from slurm_gpu.reports.figures.ranking import bars, shown_names
 from slurm_gpu.reports.job_table import JobTable
+from slurm_gpu.reports.run_waste import waste_of
 from slurm_gpu.reports.wording import gpu_hours, money, percent, sentence
 
 
@@ -16,18 +17,14 @@ def allocated_but_idle(jobs: JobTable) -> Figure:
 
     Jobs without sufficient coverage are left out.
     """
-    judged = np.flatnonzero(jobs.measured & (jobs.allocated_gpu_h > 0))  # NaN if unknown for one part
-    user = jobs.user.take(judged)
-    allocated = jobs.allocated_gpu_h[judged]
-    bare = np.nan_to_num(jobs.no_process_gpu_h[judged])
-    wasted = np.maximum(allocated * (1 - jobs.ugpucore[judged] / 100), bare)
-    rate = np.divide(jobs.charge[judged], allocated, out=np.full(len(allocated), np.nan), where=allocated > 0)
+    waste = waste_of(jobs)
+    user = jobs.user.take(waste.rows)
     sums: dict[str, Floats] = {
-        "measured_gpu_h": user.sums_and_rest(allocated),
-        "no_process_gpu_h": user.sums_and_rest(bare),
-        "wasted_gpu_h": user.sums_and_rest(wasted),
-        "no_process_cost": user.sums_and_rest(np.nan_to_num(bare * rate)),
-        "wasted_cost": user.sums_and_rest(np.nan_to_num(wasted * rate)),
+        "measured_gpu_h": user.sums_and_rest(waste.allocated),
+        "no_process_gpu_h": user.sums_and_rest(waste.no_process),
+        "wasted_gpu_h": user.sums_and_rest(waste.wasted),
+        "no_process_cost": user.sums_and_rest(np.nan_to_num(waste.no_process * waste.rate)),
+        "wasted_cost": user.sums_and_rest(np.nan_to_num(waste.wasted * waste.rate)),
     }
     names = shown_names(user)
     order = sorted(
@@ -40,13 +37,15 @@ def allocated_but_idle(jobs: JobTable) -> Figure:
         title="Allocated but idle GPUs",
         columns=[
             TableColumn("user", "", ""),
-            TableColumn("measured_gpu_h", "h", "GPU-hours of measured jobs in the period."),
-            TableColumn("no_process_gpu_h", "h", "GPU-hours without a process on the GPU."),
+            TableColumn("measured_gpu_h", "GPU-hours", "GPU-hours of measured jobs in the period."),
+            TableColumn("no_process_gpu_h", "GPU-hours", "GPU-hours without a process on the GPU."),
             TableColumn(
-                "wasted_gpu_h", "h", "GPU-hours × (1 − GPU utilisation), but at least no_process_gpu_h."
+                "wasted_gpu_h",
+                "GPU-hours",
+                "GPU-hours × (1 − GPU utilisation), but at least no_process_gpu_h.",
             ),
-            TableColumn("no_process_cost", "", "no_process_gpu_h × rate_per_gpu_hour, in its currency."),
-            TableColumn("wasted_cost", "", "wasted_gpu_h × rate_per_gpu_hour."),
+            TableColumn("no_process_cost", jobs.currency, "no_process_gpu_h × rate_per_gpu_hour."),
+            TableColumn("wasted_cost", jobs.currency, "wasted_gpu_h × rate_per_gpu_hour."),
         ],
         data={"user": [names[place] for place in order], **shown},
     )
@@ -61,7 +60,7 @@ def allocated_but_idle(jobs: JobTable) -> Figure:
                 "no process": shown["no_process_gpu_h"],
                 "idle with a process": shown["wasted_gpu_h"] - shown["no_process_gpu_h"],
             },
-            "h",
+            "GPU-hours",
         ),
         notes=["Jobs without sufficient coverage are left out."],
     )
@@ -74,12 +73,10 @@ def _reading(jobs: JobTable, total: dict[str, float]) -> str:
 
     def amount(kind: str) -> str:
         cost = total[f"{kind}_cost"]
-        priced = f" (cost: {money(cost)})" if cost else ""
+        priced = f" (cost: {money(cost, jobs.currency)})" if cost else ""
         return f"{percent(total[f'{kind}_gpu_h'], allocated)}{priced}"
 
-    currency = " Costs are in the currency of rate_per_gpu_hour." if total["wasted_cost"] else ""
     return sentence(
         f"{amount('wasted')} of {gpu_hours(allocated)} measured "
         f"({percent(allocated, jobs.total_gpu_h)} of all) were wasted; {amount('no_process')} had no process."
-        f"{currency}"
     )

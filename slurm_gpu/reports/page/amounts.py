@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
+from slurm_gpu.reports.page.durations import duration_tick
+from slurm_gpu.reports.wording import duration
+
 GAP = "–"
-# Times shorter than this are shown in seconds.
-_HOURS_FROM = 0.01
 # From this number up, all digits of the integer part are shown: 1,234, not 1,230.
 _FULL_FROM = 1000
 _UNIT_OF = {"G": 1e9, "M": 1e6, "k": 1e3}
@@ -31,11 +32,16 @@ def amount(value: float | None, digits: int = 3) -> str:
 
 
 def with_unit(value: float | None, unit: str) -> str:
-    """Return a number and its unit, separated by a non-breaking space; short times are in seconds."""
-    if unit == "h" and value is not None and 0 < value < _HOURS_FROM:
-        return f"{max(1, round(value * 3600))}\u00a0s"
+    """Return a number and its unit, separated by a non-breaking space; hours become a text such as 2m30s."""
+    if unit == "h":
+        return GAP if value is None else duration(value)
     shown = amount(value)
     return shown if not unit or shown == GAP else f"{shown}\u00a0{unit}"
+
+
+def value_text(value: float, unit: str) -> str:
+    """Return a number without its unit, for charts that name it once; hours become a text such as 2m30s."""
+    return with_unit(value, unit) if unit == "h" else amount(value)
 
 
 def compact(value: float) -> str:
@@ -44,3 +50,8 @@ def compact(value: float) -> str:
         if abs(value) >= size:
             return f"{amount(value / _UNIT_OF[letter])}{letter}"
     return amount(value)
+
+
+def tick_text(value: float, unit: str) -> str:
+    """Return the label of a tick on an axis with this unit."""
+    return duration_tick(value) if unit == "h" else compact(value)

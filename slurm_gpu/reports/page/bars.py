@@ -9,7 +9,7 @@ import numpy as np
 
 from slurm_gpu.reports.category import Floats
 from slurm_gpu.reports.figure import Bars
-from slurm_gpu.reports.page.amounts import amount, compact, with_unit
+from slurm_gpu.reports.page.amounts import tick_text, value_text, with_unit
 from slurm_gpu.reports.page.drawing import (
     SMALL_SIZE,
     Box,
@@ -21,7 +21,7 @@ from slurm_gpu.reports.page.drawing import (
     text_width,
 )
 from slurm_gpu.reports.page.palette import series_tone
-from slurm_gpu.reports.page.scales import nice_ticks
+from slurm_gpu.reports.page.scales import linear_ticks
 
 # The maximum number of labels. More labels would be unreadable, and the table contains all of them.
 MOST_BARS = 25
@@ -47,7 +47,9 @@ def draw_bars(chart: Bars, width: float) -> VectorDrawing:
     right = width - _VALUE_ROOM
     sums = _sums(chart)
     most = _most(chart, sums[:shown])
-    ticks = [tick for tick in nice_ticks(0.0, most, max(2, int((right - left) / 90))) if tick <= most]
+    ticks = [
+        tick for tick in linear_ticks(0.0, most, max(2, int((right - left) / 90)), chart.unit) if tick <= most
+    ]
 
     def across(value: float) -> float:
         return (right - left) * value / most
@@ -56,7 +58,10 @@ def draw_bars(chart: Bars, width: float) -> VectorDrawing:
     bottom = top + shown * (pitch + _SPACE)
     for tick in ticks:
         x = left + across(tick)
-        drawing.add(segment(x, top - 2, x, bottom), TextMark(x, bottom + 16, compact(tick), anchor="middle"))
+        drawing.add(
+            segment(x, top - 2, x, bottom),
+            TextMark(x, bottom + 16, tick_text(tick, chart.unit), anchor="middle"),
+        )
     for row, label in enumerate(chart.labels[:shown]):
         y = top + row * (pitch + _SPACE)
         text = fitted(label, left - 10)
@@ -66,7 +71,7 @@ def draw_bars(chart: Bars, width: float) -> VectorDrawing:
         values = [float(chart.series[name][row]) for name in names]
         if chart.stacked:
             reach = _stack(drawing, names, values, label, chart.unit, (left, y), across)
-            total_text = amount(float(sums[row]))
+            total_text = value_text(float(sums[row]), chart.unit)
             if chart.total is not None and not math.isnan(float(chart.total[row])):
                 whole = float(chart.total[row])
                 about = f"{label}: {with_unit(whole, chart.unit)} in all"
@@ -79,11 +84,21 @@ def draw_bars(chart: Bars, width: float) -> VectorDrawing:
                 length = 0.0 if math.isnan(value) else across(value)
                 about = f"{label}, {name}: {with_unit(value, chart.unit)}"
                 drawing.add(Box(left, at, length, _SIDE_BY_SIDE - 2, series_tone(i), about))
-                drawing.add(TextMark(left + length + 5, at + 10, amount(value), "muted", size=SMALL_SIZE - 1))
+                drawing.add(
+                    TextMark(
+                        left + length + 5,
+                        at + 10,
+                        value_text(value, chart.unit),
+                        "muted",
+                        size=SMALL_SIZE - 1,
+                    )
+                )
     note = f"first {shown} of {len(chart.labels)}" if shown < len(chart.labels) else ""
+    if chart.n_others:
+        note = f"{chart.n_others:,} others: {with_unit(chart.others, chart.unit)} in total"
     drawing.add(
         segment(left, top - 2, left, bottom, "muted"),
-        TextMark(left, bottom + 34, chart.unit),
+        TextMark(left, bottom + 34, "" if chart.unit == "h" else chart.unit),
         TextMark(width, bottom + 34, note, anchor="end"),
     )
     drawing.height = bottom + 42

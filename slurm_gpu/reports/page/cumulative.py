@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from slurm_gpu.reports.category import Floats
 from slurm_gpu.reports.figure import Axis, Cdf, StepCurve
-from slurm_gpu.reports.page.amounts import compact
+from slurm_gpu.reports.page.amounts import tick_text
 from slurm_gpu.reports.page.drawing import LineMark, TextMark, VectorDrawing, legend, segment, text_width
+from slurm_gpu.reports.page.headings import bracketed, heading
 from slurm_gpu.reports.page.palette import series_tone
 from slurm_gpu.reports.page.scales import AxisScale, scale_of
 
@@ -46,7 +47,7 @@ def _panel(
     x, y, width = place
     left, right = x + _LEFT, x + width - 8
     top, bottom = y + _HEAD, y + _HEAD + _PANEL_HEIGHT
-    drawing.add(TextMark(left, y + 14, axis.label, "ink", bold=True))
+    drawing.add(TextMark(left, y + 14, f"{heading(axis.name)} {bracketed(axis)}", "ink", bold=True))
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         at = bottom - share * _PANEL_HEIGHT
         drawing.add(segment(left, at, right, at))
@@ -57,9 +58,9 @@ def _panel(
         drawing.add(TextMark((left + right) / 2, (top + bottom) / 2, "nothing measured", anchor="middle"))
         return
     scale = scale_of(_weighted_values(known))
-    for tick in scale.ticks(right - left, 44):
+    for tick in scale.ticks(right - left, 44, axis.unit):
         at = left + scale.at(tick) * (right - left)
-        text = compact(tick)
+        text = tick_text(tick, axis.unit)
         drawing.add(
             segment(at, bottom, at, bottom + 4, "muted"),
             TextMark(

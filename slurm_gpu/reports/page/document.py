@@ -7,15 +7,17 @@ browser would therefore not execute a user's name as code even if the name becam
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import chain
 from xml.etree.ElementTree import Element
 
-from slurm_gpu.reports.figure import Figure, ParallelCoordinates
+from slurm_gpu.reports.figure import Chapter, Figure, ParallelCoordinates
+from slurm_gpu.reports.findings import Finding
 from slurm_gpu.reports.page.content_policy import content_policy
 from slurm_gpu.reports.page.coordinates import coordinates_element
-from slurm_gpu.reports.page.draw import NARROW, WIDE, draw, is_empty
+from slurm_gpu.reports.page.draw import NARROW, WIDE, draw
 from slurm_gpu.reports.page.markup import append, element, html_text, items, raw, section
 from slurm_gpu.reports.page.palette import DARK, LIGHT, N_NODE_CLASSES, tone_rules, variables
 from slurm_gpu.reports.page.script import page_script
@@ -25,15 +27,6 @@ from slurm_gpu.reports.page.table_markup import table_element
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|h|s|min)(?!\w))")
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """A number at the top of the page."""
-
-    name: str
-    value: str
-    unit: str = ""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportPage:
     """The content of the page."""
@@ -41,8 +34,8 @@ class ReportPage:
     title: str
     period: str
     made: str
-    tiles: Sequence[Tile]
-    figures: Sequence[Figure]
+    findings: Sequence[Finding]
+    chapters: Sequence[Chapter]
     timezone: str = "UTC"
     with_files: bool = True
     """Whether the page links to the files of tables and pictures."""
@@ -63,12 +56,13 @@ def page_html(page: ReportPage) -> str:
         element("title", None, page.title),
         raw("style", {}, style),
     )
+    contents = chain.from_iterable(_chapter(chapter, page) for chapter in page.chapters)
     body = element(
         "body",
         None,
         element("a", {"class": "skip", "href": "#figures"}, "Skip to the figures"),
         _header(page),
-        element("main", {"id": "figures"}, *(_section(figure, page) for figure in page.figures)),
+        element("main", {"id": "figures"}, *contents),
         _footer(page),
         raw("script", {}, script),
     )
@@ -76,26 +70,58 @@ def page_html(page: ReportPage) -> str:
 
 
 def _header(page: ReportPage) -> Element:
-    tiles = element("dl", {"class": "tiles"})
-    for tile in page.tiles:
-        unit = element("small", None, tile.unit) if tile.unit else None
-        append(
-            tiles, element("div", None, element("dt", None, tile.name), element("dd", None, tile.value, unit))
-        )
-    links = (element("li", None, element("a", {"href": f"#{f.id}"}, f.title)) for f in page.figures)
+    titles = {figure.id: figure.title for chapter in page.chapters for figure in chapter.figures}
     return element(
         "header",
         None,
         element("h1", None, page.title),
         element("p", {"class": "period"}, page.period),
-        tiles if page.tiles else None,
-        element("nav", {"aria-label": "Figures"}, element("ol", None, *links)),
+        element("dl", {"class": "findings"}, *(_finding(each, titles) for each in page.findings))
+        if page.findings
+        else None,
+        element("nav", {"aria-label": "Figures"}, *(_contents(chapter) for chapter in page.chapters)),
     )
 
 
+def _finding(finding: Finding, titles: Mapping[str, str]) -> Element:
+    value = element("dd", {"class": "value"}, finding.value, " ", element("small", None, finding.unit))
+    change = element("p", None, f"{_unbroken(finding.change)}. " if finding.change else None)
+    if title := titles.get(finding.figure_id):
+        append(change, element("a", {"href": f"#{finding.figure_id}"}, title))
+    details = element("dd", None, element("p", None, _unbroken(finding.text)), change)
+    return element("div", None, element("dt", None, finding.name), value, details)
+
+
+def _contents(chapter: Chapter) -> Element:
+    links = (
+        element("li", None, element("a", {"href": f"#{figure.id}"}, figure.title))
+        for figure in chapter.figures
+        if not figure.is_empty
+    )
+    title = element("a", {"href": f"#{chapter.id}"}, chapter.title)
+    return element("div", None, element("p", None, title), element("ul", None, *links))
+
+
+def _chapter(chapter: Chapter, page: ReportPage) -> Iterator[Element]:
+    """Yield the heading, the figures, and one line for each figure without data."""
+    yield element("h2", {"id": chapter.id, "class": "chapter"}, chapter.title)
+    for figure in chapter.figures:
+        if not figure.is_empty:
+            yield _section(figure, page)
+    empty = [figure for figure in chapter.figures if figure.is_empty]
+    if empty:
+        lines = (
+            element("li", {"id": figure.id}, element("b", None, figure.title), f": {figure.reading}")
+            for figure in empty
+        )
+        yield element("ul", {"class": "empty"}, *lines)
+
+
 def _section(figure: Figure, page: ReportPage) -> Element:
-    found = section(figure.id, figure.title, element("p", {"class": "reading"}, _unbroken(figure.reading)))
-    if isinstance(figure.chart, ParallelCoordinates) and not is_empty(figure.chart):
+    found = section(
+        figure.id, figure.title, element("p", {"class": "reading"}, _unbroken(figure.reading)), level="h3"
+    )
+    if isinstance(figure.chart, ParallelCoordinates):
         append(found, coordinates_element(figure.chart, figure.title, figure.table.columns))
     else:
         for width, name in ((WIDE, "wide"), (NARROW, "narrow")):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurm_gpu.reports.figure import Bars, Cdf, Chart, Matrix, ParallelCoordinates, TimeSeries
+from slurm_gpu.reports.figure import Bars, Cdf, Chart, Matrix, ParallelCoordinates, TimeSeries, is_empty
 from slurm_gpu.reports.page.bars import draw_bars
 from slurm_gpu.reports.page.cumulative import draw_cdf
 from slurm_gpu.reports.page.drawing import TextMark, VectorDrawing
@@ -29,18 +29,3 @@ def draw(chart: Chart, width: float = WIDE) -> VectorDrawing:
             return draw_matrix(chart, width)
         case ParallelCoordinates():
             return draw_lines(chart, width)
-
-
-def is_empty(chart: Chart) -> bool:
-    """Return whether the chart is empty."""
-    match chart:
-        case Bars():
-            return not len(chart.labels) or not chart.series
-        case TimeSeries():
-            return len(chart.edges_s) < 2 or not (chart.series or chart.limit is not None)
-        case Cdf():
-            return not any(chart.curves.values())
-        case Matrix():
-            return not (len(chart.rows) and len(chart.columns))
-        case ParallelCoordinates():
-            return not chart.axes or not len(chart.values[chart.axes[0].name])

@@ -8,16 +8,17 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_gpu.reports.category import Floats
-from slurm_gpu.reports.figure import ParallelCoordinates
-from slurm_gpu.reports.page.amounts import compact
+from slurm_gpu.reports.figure import Axis, ParallelCoordinates
+from slurm_gpu.reports.page.amounts import tick_text
 from slurm_gpu.reports.page.drawing import LineMark, TextMark, VectorDrawing, legend, segment
+from slurm_gpu.reports.page.headings import bracketed, heading
 from slurm_gpu.reports.page.node_classes import NODE_CLASSES, node_class
 from slurm_gpu.reports.page.scales import AxisScale, scale_of
 from slurm_gpu.reports.sample import evenly
 
 MOST_LINES = 2000
-_HEIGHT, _HEAD, _FOOT = 300.0, 34.0, 30.0
-_LEFT, _RIGHT = 40.0, 44.0
+_HEIGHT, _HEAD, _FOOT = 300.0, 46.0, 30.0
+_LEFT, _RIGHT = 52.0, 56.0
 
 
 def draw_lines(chart: ParallelCoordinates, width: float, most: int = MOST_LINES) -> VectorDrawing:
@@ -36,7 +37,7 @@ def draw_lines(chart: ParallelCoordinates, width: float, most: int = MOST_LINES)
         values = np.asarray(chart.values[axis.name], np.float64)
         scale = scale_of(values)
         columns.append(bottom - scale.fraction(values[kept]) * _HEIGHT)
-        _axis(drawing, axis.label, scale, x, top, bottom)
+        _axis(drawing, axis, scale, x, (top, bottom))
     paths = _paths(np.array(columns), xs)
     opacity = 0.75 if len(kept) <= 150 else 0.35 if len(kept) <= 1000 else 0.18
     order = sorted(seen, key=lambda c: -int((classes == c).sum()))
@@ -49,12 +50,18 @@ def draw_lines(chart: ParallelCoordinates, width: float, most: int = MOST_LINES)
     return drawing
 
 
-def _axis(drawing: VectorDrawing, title: str, scale: AxisScale, x: float, top: float, bottom: float) -> None:
-    drawing.add(segment(x, top, x, bottom, "muted"), TextMark(x, top - 14, title, "ink", "middle", bold=True))
-    for tick in scale.ticks(_HEIGHT, 26):
+def _axis(drawing: VectorDrawing, axis: Axis, scale: AxisScale, x: float, ends: tuple[float, float]) -> None:
+    top, bottom = ends
+    drawing.add(
+        segment(x, top, x, bottom, "muted"),
+        TextMark(x, top - 26, heading(axis.name), "ink", "middle", bold=True),
+        TextMark(x, top - 12, bracketed(axis), "muted", "middle", size=11),
+    )
+    for tick in scale.ticks(_HEIGHT, 26, axis.unit):
         y = bottom - scale.at(tick) * _HEIGHT
         drawing.add(
-            segment(x - 4, y, x, y, "muted"), TextMark(x - 6, y + 4, compact(tick), anchor="end", size=11)
+            segment(x - 4, y, x, y, "muted"),
+            TextMark(x - 6, y + 4, tick_text(tick, axis.unit), anchor="end", size=11),
         )
 
 

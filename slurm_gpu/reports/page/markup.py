@@ -20,9 +20,9 @@ def element(tag: str, attributes: Mapping[str, str] | None = None, *children: Ch
     return made
 
 
-def section(name: str, title: str, *children: Child) -> Element:
+def section(name: str, title: str, *children: Child, level: str = "h2") -> Element:
     """Return a section with an id and a heading."""
-    heading = element("h2", {"id": f"{name}-title"}, title)
+    heading = element(level, {"id": f"{name}-title"}, title)
     return element("section", {"id": name, "aria-labelledby": f"{name}-title"}, heading, *children)
 
 

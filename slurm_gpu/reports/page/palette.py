@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Collection, Iterable, Mapping
 
 N_SERIES = 10
 N_NODE_CLASSES = 6
@@ -43,7 +44,8 @@ LIGHT: Mapping[str, str] = {
     "grid": "#dde3e9",
     "accent": "#0a6c8e",
     "other": "#a9b3bd",
-    "limit": "#1b2631",
+    "limit": "#7b8794",
+    "free": "#dde3e9",
     "lines-aside": "#c3ccd5",
     **{f"s{i}": colour for i, colour in enumerate(_LIGHT_SERIES)},
     **{f"node-{i}": colour for i, colour in enumerate(_LIGHT_NODES)},
@@ -56,7 +58,8 @@ DARK: Mapping[str, str] = {
     "grid": "#2e3943",
     "accent": "#52b9dc",
     "other": "#66727e",
-    "limit": "#e6ebf0",
+    "limit": "#7f8b97",
+    "free": "#2e3943",
     "lines-aside": "#3b4751",
     **{f"s{i}": colour for i, colour in enumerate(_DARK_SERIES)},
     **{f"node-{i}": colour for i, colour in enumerate(_DARK_NODES)},
@@ -66,6 +69,13 @@ DARK: Mapping[str, str] = {
 def series_tone(place: int) -> str:
     """Return the colour of a series; more than ten series reuse colours."""
     return f"s{place % N_SERIES}"
+
+
+def tones_of(series: Iterable[str], unused: Collection[str] = ()) -> dict[str, str]:
+    """Return the tone of each series; unused capacity is quieter than everything that is used."""
+    quiet = dict(zip(unused, itertools.cycle(("free", "other")), strict=False))
+    used = (name for name in series if name not in quiet)
+    return {name: series_tone(place) for place, name in enumerate(used)} | quiet
 
 
 def variables(colours: Mapping[str, str]) -> str:

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 
 from slurm_gpu.reports.category import Category, Floats
 from slurm_gpu.reports.figure import Axis, ParallelCoordinates
+from slurm_gpu.reports.page.durations import ROUND_H
+from slurm_gpu.reports.page.headings import bracketed, heading
 from slurm_gpu.reports.page.node_classes import NODE_CLASSES
 from slurm_gpu.reports.page.plain_text import visible
 from slurm_gpu.reports.page.scales import scale_of
@@ -53,6 +55,7 @@ def pack(chart: ParallelCoordinates, about: Mapping[str, str]) -> PackedCoordina
         "colour_axis": [axis.name for axis in chart.axes].index(chart.colour),
         "classes": [{"from": each.least, "label": each.label} for each in NODE_CLASSES],
         "applications": names,
+        "round_h": ROUND_H,
     }
     data = zlib.compress(b"".join(parts), 6)
     return PackedCoordinates(script_json(facts), base64.b64encode(data).decode())
@@ -70,9 +73,9 @@ def _axis(axis: Axis, values: Floats, about: Mapping[str, str]) -> tuple[dict[st
     whole = bool((known == np.floor(known)).all())
     facts: dict[str, Any] = {
         "key": axis.name,
-        "title": axis.name,
+        "title": heading(axis.name),
+        "bracketed": bracketed(axis),
         "unit": axis.unit,
-        "label": axis.label,
         "about": about.get(axis.name, axis.name),
         "least": _least(known),
         "most": float(known.max()) if len(known) else 1.0,

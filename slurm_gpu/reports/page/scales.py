@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 
 from slurm_gpu.reports.category import Floats
+from slurm_gpu.reports.page.durations import ROUND_H, duration_ticks
 
 _NICE = (1.0, 2.0, 2.5, 5.0, 10.0)
 # Differences smaller than this are ignored, because no quantity is measured more precisely.
@@ -28,6 +29,11 @@ def nice_ticks(least: float, most: float, about: int = 5) -> list[float]:
     step = next(factor * size for factor in _NICE if factor * size >= raw * (1 - 1e-9))
     first, last = math.floor(least / step + 1e-9), math.ceil(most / step - 1e-9)
     return [float(f"{k * step:.12g}") for k in range(first, last + 1)]
+
+
+def linear_ticks(least: float, most: float, about: int, unit: str) -> list[float]:
+    """Return ticks for an axis with this unit; hours get round durations."""
+    return duration_ticks(least, most, about) if unit == "h" else nice_ticks(least, most, about)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +58,17 @@ class AxisScale:
         """Return the position of one value."""
         return float(self.fraction(np.array([value], np.float64))[0])
 
-    def ticks(self, room: float, each: float) -> list[float]:
+    def ticks(self, room: float, each: float, unit: str = "") -> list[float]:
         """Return the values of ticks for an axis of `room` pixels if each label needs `each` pixels."""
         if self.most <= self.least:
             return [self.least]
         if self.stretch is None:
-            inside = nice_ticks(self.least, self.most, max(2, int(room / each)))
+            inside = linear_ticks(self.least, self.most, max(2, int(room / each)), unit)
             return [tick for tick in inside if self.least <= tick <= self.most * (1 + 1e-9)]
         powers = range(math.ceil(math.log10(1 / self.stretch)), math.floor(math.log10(self.most)) + 1)
         found = [self.least]
-        for tick in (digit * 10.0**power for power in powers for digit in (1, 2, 5)):
+        numbers = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
+        for tick in ROUND_H if unit == "h" else numbers:
             if self.least < tick <= self.most and (self.at(tick) - self.at(found[-1])) * room >= each:
                 found.append(tick)
         return found

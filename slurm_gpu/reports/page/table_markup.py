@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from xml.etree.ElementTree import Element
 from zoneinfo import ZoneInfo
 
@@ -11,12 +12,15 @@ import numpy as np
 
 from slurm_gpu.reports.category import Category
 from slurm_gpu.reports.figure import FigureTable, TableColumn, Values
-from slurm_gpu.reports.page.amounts import GAP, amount
+from slurm_gpu.reports.page.amounts import GAP, value_text
+from slurm_gpu.reports.page.headings import heading, with_name
 from slurm_gpu.reports.page.markup import append, element
 from slurm_gpu.text.cells import minute
 
 MOST_ROWS = 100
 _FIRST_MOMENT_S = 1e9  # a time in 2001; no duration of a job is this long
+# Units that are part of each value, such as 2m30s or a date, or of the heading.
+_SHOWN_UNITS = frozenset({"h", "s", "GPU-hours"})
 # IDs have no thousands separators.
 _IDS = frozenset({"job_id", "id", "year"})
 
@@ -30,8 +34,7 @@ def table_element(table: FigureTable, timezone: str, *, with_files: bool) -> Ele
         values = table.data[column.name]
         numbers = _are_numbers(values)
         moments = _are_moments(column, values)
-        unit = element("small", None, f" / {column.unit}") if column.unit and not moments else None
-        append(head, element("th", {"scope": "col", **_class(numbers)}, column.name, unit))
+        append(head, _header(column, numbers))
         cells.append((_texts(column, values, shown, timezone if moments else None), numbers))
     for row in range(shown):
         line = element("tr")
@@ -48,7 +51,7 @@ def table_element(table: FigureTable, timezone: str, *, with_files: bool) -> Ele
     caption = f"Table: {table.title}{rest}"
     about = element("dl", {"class": "columns"})
     for column in table.columns:
-        append(about, element("dt", None, column.name), element("dd", None, column.about))
+        append(about, element("dt", None, with_name(column.name)), element("dd", None, column.about))
     grid = element("table", {"aria-label": table.title}, element("thead", None, head), body)
     return element(
         "details",
@@ -59,6 +62,15 @@ def table_element(table: FigureTable, timezone: str, *, with_files: bool) -> Ele
         ),
         about,
     )
+
+
+def _header(column: TableColumn, numbers: bool) -> Element:
+    """Return the heading in words, with the name of the column in brackets."""
+    words, whole = heading(column.name), with_name(column.name)
+    name = whole.removeprefix(words).strip()
+    unit = "" if column.unit in _SHOWN_UNITS or column.unit == words else column.unit
+    small = element("small", None, f" {name}" if name else None, f" / {unit}" if unit else None)
+    return element("th", {"scope": "col", **_class(numbers)}, words, small if name or unit else None)
 
 
 def _class(numbers: bool) -> dict[str, str]:
@@ -95,7 +107,7 @@ def _writer(column: TableColumn, timezone: str | None) -> Callable[[float], str]
     if timezone is not None:
         zone = ZoneInfo(timezone)
         return lambda at_s: minute(at_s, zone)
-    return amount
+    return partial(value_text, unit=column.unit)
 
 
 def _cell(value: object, show: Callable[[float], str]) -> str:

@@ -10,7 +10,7 @@ from slurm_gpu.reports.category import Floats
 from slurm_gpu.reports.figure import TimeSeries
 from slurm_gpu.reports.page.amounts import compact
 from slurm_gpu.reports.page.drawing import LineMark, TextMark, VectorDrawing, legend, segment, text_width
-from slurm_gpu.reports.page.palette import series_tone
+from slurm_gpu.reports.page.palette import tones_of
 from slurm_gpu.reports.page.scales import nice_ticks, time_ticks
 
 _HEIGHT = 230.0
@@ -19,8 +19,8 @@ _HEIGHT = 230.0
 def draw_time_series(chart: TimeSeries, width: float) -> VectorDrawing:
     """Return stacked areas, or lines, over a time axis."""
     drawing = VectorDrawing(width, 0)
-    tones = {name: series_tone(i) for i, name in enumerate(chart.series)}
-    entries = list(tones.items())
+    tones = tones_of(chart.series, chart.unused)
+    entries = [(name, tones[name]) for name in chart.series]
     if chart.limit is not None:
         entries.append(("capacity", "limit"))
     top = legend(drawing, entries, 2) + 8

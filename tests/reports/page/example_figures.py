@@ -7,6 +7,7 @@ from slurm_gpu.reports.figure import (
     Axis,
     Bars,
     Cdf,
+    Chapter,
     Figure,
     FigureTable,
     Matrix,
@@ -15,7 +16,8 @@ from slurm_gpu.reports.figure import (
     TableColumn,
     TimeSeries,
 )
-from slurm_gpu.reports.page.document import ReportPage, Tile
+from slurm_gpu.reports.findings import Finding
+from slurm_gpu.reports.page.document import ReportPage
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -128,8 +130,17 @@ def page(of: list[Figure], *, with_files: bool = True) -> ReportPage:
         title="GPU report of neuron",
         period="1 October to 31 October 2026, Asia/Seoul",
         made="version 0, on 2026-11-01 02:00 Asia/Seoul",
-        tiles=[Tile("GPU-hours allocated", "12,345", "h"), Tile("users", "483")],
-        figures=of,
+        findings=[
+            Finding(
+                name="Who",
+                value="483",
+                unit="users",
+                text=f"The largest user was {HOSTILE[0]}.",
+                change=f"{HOSTILE[1]}: 5 GPU-hours per day",
+                figure_id=of[0].id,
+            )
+        ],
+        chapters=[Chapter(id="use", title="Use", figures=of)],
         timezone="Asia/Seoul",
         with_files=with_files,
     )

@@ -1,17 +1,20 @@
 """Test the page in a real browser: drawing, brushing, and hostile names of users."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from slurm_gpu.reports.figure import Figure
-from slurm_gpu.reports.page.document import page_html
+from slurm_gpu.reports.figure import Bars, Cdf, Figure, Matrix, TimeSeries
+from slurm_gpu.reports.findings import findings
+from slurm_gpu.reports.page.document import ReportPage, page_html
 from slurm_gpu.reports.page.plain_text import visible
 from tests import browsing
-from tests.reports.page.example_figures import HOSTILE, figures, page, parallel
+from tests.reports.page.example_figures import AXES, HOSTILE, figures, page, parallel, steps
+from tests.reports.test_findings import totals as example_totals
 
 _RUNS = 1000
 _CHART = parallel(_RUNS)
@@ -31,8 +34,38 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     some = figures(("pytorch",))[4]
     shown = Figure(id="runs", title="Runs", reading="R.", table=some.table, chart=_CHART)
     (directory / "runs.html").write_text(page_html(page([shown])), "utf-8")
+    (directory / "findings.html").write_text(page_html(findings_page()), "utf-8")
     (directory / "hostile.html").write_text(page_html(page(figures())), "utf-8")
     return directory
+
+
+_NOTHING = "There is nothing to draw."
+
+
+def findings_page() -> ReportPage:
+    """Return a page with five findings of usual length, a figure with data, and one of each kind without."""
+    some = figures(("pytorch",))[0]
+    unknown = np.array([np.nan])
+    empty = {
+        "Bars": Bars(labels=["a"], series={"x": unknown}, unit="h"),
+        "Series": TimeSeries(edges_s=np.array([0.0, 60]), series={"x": unknown}, unit="%"),
+        "Matrix": Matrix(rows=["a"], columns=["b"], values=np.array([[np.nan]]), unit="%"),
+        "Curves": Cdf(axes=AXES, curves={"nNODE": {"all": steps(unknown)}}),
+    }
+    drawn = [
+        Figure(
+            id=f"empty-{title.lower()}",
+            title=title,
+            reading="There is nothing to draw.",
+            table=some.table,
+            chart=chart,
+        )
+        for title, chart in empty.items()
+    ]
+    whole = replace(page([some, *drawn]), findings=[])
+    totals = example_totals()
+    kept = [replace(each, figure_id=some.id) for each in findings(totals, replace(totals, days=30.5), "EUR")]
+    return replace(whole, findings=kept)
 
 
 class _Tab(browsing.Tab):
@@ -98,9 +131,9 @@ def test_the_page_draws_all_jobs_without_requests(runs_tab: _Tab):
 
 def test_limits_choose_exactly_the_jobs_within_them(runs_tab: _Tab):
     tab = runs_tab
-    least = tab.page.get_by_label("nNODE from", exact=True)
+    least = tab.page.get_by_label("Nodes from", exact=True)
     assert tab.chosen_after(lambda: least.fill("2")) == int((_NODES >= 2).sum())
-    most = tab.page.get_by_label("nNODE to", exact=True)
+    most = tab.page.get_by_label("Nodes to", exact=True)
     assert tab.chosen_after(lambda: most.fill("4")) == int(((_NODES >= 2) & (_NODES <= 4)).sum())
     assert tab.chosen_after(lambda: tab.page.get_by_role("button", name="Show all").click()) == _RUNS
 
@@ -109,7 +142,9 @@ def test_a_gap_is_within_no_limits(runs_tab: _Tab):
     tab = runs_tab
     known = int((~np.isnan(_CHART.values["uGPUcore"])).sum())
     assert known < _RUNS
-    assert tab.chosen_after(lambda: tab.page.get_by_label("uGPUcore from", exact=True).fill("0")) == known
+    assert (
+        tab.chosen_after(lambda: tab.page.get_by_label("GPU utilisation from", exact=True).fill("0")) == known
+    )
 
 
 def _axis_at(tab: _Tab, place: int) -> tuple[float, float, float]:
@@ -136,8 +171,8 @@ def test_an_axis_is_brushed_moved_and_freed_with_the_mouse(runs_tab: _Tab):
 
     most = int(_NODES.max())
     assert tab.chosen_after(lambda: drag(upper - 2, (upper + lower) / 2)) < _RUNS
-    low = float(tab.page.get_by_label("nNODE from", exact=True).input_value())
-    high = float(tab.page.get_by_label("nNODE to", exact=True).input_value())
+    low = float(tab.page.get_by_label("Nodes from", exact=True).input_value())
+    high = float(tab.page.get_by_label("Nodes to", exact=True).input_value())
     assert high == most
     chosen = int(tab.page.evaluate("document.getElementById('parallel').dataset.runs"))
     assert chosen == int((low <= _NODES).sum())
@@ -149,11 +184,11 @@ def test_an_axis_is_brushed_moved_and_freed_with_the_mouse(runs_tab: _Tab):
 
 def test_axes_are_moved_with_the_keyboard_and_change_their_scale(opened: Any):
     tab = opened("runs.html").drawn()
-    tab.page.get_by_role("button", name="RUN_h: ").focus()
+    tab.page.get_by_role("button", name="Run time: ").focus()
     tab.chosen_after(lambda: tab.page.keyboard.press("ArrowLeft"))
     order = tab.page.evaluate("document.getElementById('parallel').dataset.order").split()
     assert order == ["nNODE", "nGPU", "RUN_h", "WAIT_h", "uGPUcore", "uGPUmem"]
-    scale = tab.page.get_by_role("button", name="Scale of RUN_h")
+    scale = tab.page.get_by_role("button", name="Scale of Run time")
     before = scale.inner_text()
     tab.chosen_after(scale.click)
     assert {before, scale.inner_text()} == {"log", "linear"}
@@ -161,8 +196,8 @@ def test_axes_are_moved_with_the_keyboard_and_change_their_scale(opened: Any):
 
 def test_an_axis_is_moved_by_dragging_its_name(opened: Any):
     tab = opened("runs.html").drawn()
-    first = tab.page.get_by_role("button", name="nNODE: ").bounding_box()
-    third = tab.page.get_by_role("button", name="WAIT_h: ").bounding_box()
+    first = tab.page.get_by_role("button", name="Nodes: ").bounding_box()
+    third = tab.page.get_by_role("button", name="Wait: ").bounding_box()
     mouse = tab.page.mouse
 
     def drag() -> None:
@@ -206,15 +241,15 @@ def test_selected_lines_are_drawn_and_others_are_grey(runs_tab: _Tab):
     tab, coloured = runs_tab, _COLOURED
     every = tab.page.evaluate(coloured)
     assert every > 10_000
-    tab.chosen_after(lambda: tab.page.get_by_label("nNODE from", exact=True).fill("24"))
+    tab.chosen_after(lambda: tab.page.get_by_label("Nodes from", exact=True).fill("24"))
     some = tab.page.evaluate(coloured)
-    tab.chosen_after(lambda: tab.page.get_by_label("nNODE from", exact=True).fill("25"))
+    tab.chosen_after(lambda: tab.page.get_by_label("Nodes from", exact=True).fill("25"))
     assert 0 == tab.page.evaluate(coloured) < some < every
 
 
 def test_a_brush_there_and_back_leaves_the_picture_as_it_was(runs_tab: _Tab):
     """Only changed lines are drawn, and removed ones must leave no trace."""
-    least = runs_tab.page.get_by_label("WAIT_h from", exact=True)
+    least = runs_tab.page.get_by_label("Wait from, hours", exact=True)
     runs_tab.chosen_after(lambda: least.fill("0.5"))
     first = runs_tab.page.evaluate(_PICTURE)
     for limit in ("0.2", "3", "0.01", "0.5"):
@@ -265,10 +300,40 @@ def test_it_is_dark_where_the_screen_is_and_light_on_paper(opened: Any):
 def test_every_control_has_a_name_and_every_figure_a_heading(opened: Any):
     tab = opened("hostile.html").drawn()
     assert tab.nameless_controls() == 0
-    assert tab.page.locator("main section h2").count() == tab.page.locator("main section").count()
+    assert tab.page.locator("main section h3").count() == tab.page.locator("main section").count()
+
+
+def test_the_findings_are_on_the_first_screen(opened: Any):
+    tab = opened("findings.html", viewport={"width": 1280, "height": 800})
+    rows = tab.page.locator(".findings > div")
+    assert [rows.nth(i).locator("dt").inner_text() for i in range(rows.count())] == [
+        "Used",
+        "Wasted",
+        "Waited",
+        "Who",
+        "What changed",
+    ]
+    last = rows.nth(4).bounding_box()
+    assert last is not None
+    assert last["y"] + last["height"] <= 800
+    for i in range(5):
+        target = rows.nth(i).locator("a").get_attribute("href")
+        assert tab.page.locator(target).count() == 1, "each finding links to its figure"
+
+
+def test_no_figure_has_an_empty_body(opened: Any):
+    """A figure without data is one line in its chapter; its link at the top is left out."""
+    tab = opened("findings.html")
+    assert tab.page.locator("main section").count() == 1
+    assert tab.page.locator("main section svg.wide rect[class^=f-s]").count() > 0
+    lines = tab.page.locator("main .empty li")
+    assert [lines.nth(i).inner_text() for i in range(lines.count())] == [
+        f"{title}: {_NOTHING}" for title in ("Bars", "Series", "Matrix", "Curves")
+    ]
+    assert "Matrix" not in tab.page.locator("nav").inner_text()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["runs.html", "hostile.html"])
+@pytest.mark.parametrize("name", ["findings.html", "runs.html", "hostile.html"])
 def test_a_report_satisfies_wcag(opened: Any, name: str, scheme: str):
     assert opened(name, color_scheme=scheme).wcag_violations() == []

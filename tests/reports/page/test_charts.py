@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_gpu.reports.category import Category
-from slurm_gpu.reports.figure import Bars, Cdf, Chart, Matrix, ParallelCoordinates, TimeSeries
+from slurm_gpu.reports.figure import Axis, Bars, Cdf, Chart, Matrix, ParallelCoordinates, TimeSeries
+from slurm_gpu.reports.figures.ranking import bars
 from slurm_gpu.reports.page.amounts import with_unit
 from slurm_gpu.reports.page.draw import NARROW, WIDE, draw
 from slurm_gpu.reports.page.drawing import Box, LineMark, TextMark, VectorDrawing, fitted, text_width
@@ -36,15 +37,15 @@ def _labels(drawing: VectorDrawing) -> list[str]:
 
 
 def test_bars_are_as_long_as_their_values():
-    chart = Bars(labels=["a", "b"], series={"allocated": np.array([30.0, 60.0])}, unit="h")
+    chart = Bars(labels=["a", "b"], series={"allocated": np.array([30.0, 60.0])}, unit="W")
     short, long = _boxes(draw(chart))
     assert long.width == pytest.approx(2 * short.width)
-    assert short.about == "a: 30\u00a0h"
+    assert short.about == "a: 30\u00a0W"
 
 
 def test_stacked_bars_end_where_their_sum_is_and_begin_where_the_last_ended():
     chart = Bars(
-        labels=["a"], series={"x": np.array([10.0]), "y": np.array([30.0])}, unit="h", total=np.array([80.0])
+        labels=["a"], series={"x": np.array([10.0]), "y": np.array([30.0])}, unit="W", total=np.array([80.0])
     )
     first, second, whole = _boxes(draw(chart))
     assert second.x == pytest.approx(first.x + first.width)
@@ -64,6 +65,45 @@ def test_a_gap_has_no_bar_and_a_dash_and_zero_is_zero():
 def test_a_chart_with_too_many_bars_shows_their_number():
     chart = Bars(labels=[f"u{i}" for i in range(90)], series={"x": np.arange(90.0)[::-1]}, unit="h")
     assert "first 25 of 90" in _labels(draw(chart))
+
+
+def test_the_sum_of_all_others_is_written_and_has_no_bar():
+    """A bar of the sum would often be the longest, and set the scale of all others."""
+    names = [f"u{i:02}" for i in range(30)]
+    chart = bars(names, {"GPU-hours": np.arange(30.0, 0.0, -1)}, "GPU-hours")
+    drawing = draw(chart)
+    assert [box.about.partition(":")[0] for box in _boxes(drawing)] == names[:20]
+    assert max(box.x + box.width for box in _boxes(drawing)) == pytest.approx(
+        _boxes(drawing)[0].x + _boxes(drawing)[0].width
+    )
+    assert "10 others: 55\u00a0GPU-hours in total" in _labels(drawing)
+
+
+@pytest.mark.parametrize("colours", [LIGHT, DARK])
+def test_capacity_is_never_the_loudest_colour(colours):
+    def chroma(tone: str) -> int:
+        parts = [int(colours[tone][at : at + 2], 16) for at in (1, 3, 5)]
+        return max(parts) - min(parts)
+
+    chart = TimeSeries(
+        edges_s=np.arange(3) * 3600.0,
+        series={name: np.ones(2) for name in ("allocated", "stranded", "free", "out of service")},
+        unit="GPUs",
+        unused=("free", "out of service"),
+        limit=np.full(2, 4.0),
+    )
+    tones = {line.about: line.tone for line in _lines(draw(chart))}
+    used = min(chroma(tones[name]) for name in ("allocated", "stranded"))
+    for name in ("free", "out of service", "capacity"):
+        assert chroma(tones[name]) < used / 3
+
+
+def test_axes_of_durations_have_round_durations():
+    chart = Bars(labels=["a"], series={"median": np.array([2.5 / 60])}, unit="h", stacked=False)
+    assert {"0", "20s", "1m", "2m", "2m30s"} <= set(_labels(draw(chart)))
+    waits = np.array([0.0] * 50 + [10 / 3600, 0.5, 12.0])
+    cdf = Cdf(axes=[Axis("WAIT_h", "h")], curves={"WAIT_h": {"all": steps(waits)}})
+    assert {"Wait (WAIT_h)", "20s", "1h"} <= set(_labels(draw(cdf)))
 
 
 def test_a_gap_in_a_series_breaks_its_line():
@@ -98,18 +138,18 @@ def test_a_large_matrix_shows_the_largest_values_and_the_number_of_rows():
     values = np.ones((30, 25))
     values[29, 24] = 777.0
     chart = Matrix(
-        rows=[f"r{n:02}" for n in range(30)], columns=[f"c{n:02}" for n in range(25)], values=values, unit="h"
+        rows=[f"r{n:02}" for n in range(30)], columns=[f"c{n:02}" for n in range(25)], values=values, unit="W"
     )
     drawing = draw(chart)
-    assert "r29 → c24: 777\u00a0h" in {box.about for box in _boxes(drawing)}
+    assert "r29 → c24: 777\u00a0W" in {box.about for box in _boxes(drawing)}
     assert "the largest 20 of 30 rows, 20 of 25 columns" in _labels(drawing)
     assert len(_boxes(drawing)) == 400
 
 
 def test_a_matrix_has_its_numbers_and_empty_cells():
-    chart = Matrix(rows=["a"], columns=["b", "c"], values=np.array([[5.0, np.nan]]), unit="h")
+    chart = Matrix(rows=["a"], columns=["b", "c"], values=np.array([[5.0, np.nan]]), unit="W")
     drawing = draw(chart)
-    assert [box.about for box in _boxes(drawing)] == ["a → b: 5\u00a0h"]
+    assert [box.about for box in _boxes(drawing)] == ["a → b: 5\u00a0W"]
     assert "5" in _labels(drawing)
 
 
@@ -250,15 +290,15 @@ def test_long_names_are_truncated_to_the_width():
 @pytest.mark.parametrize(
     ("value", "unit", "text"),
     [
-        (1 / 3600, "h", "1 s"),
-        (1e-6, "h", "1 s"),
-        (30 / 3600, "h", "30 s"),
-        (0.01, "h", "0.01 h"),
-        (0, "h", "0 h"),
+        (1 / 3600, "h", "1s"),
+        (1e-6, "h", "<0.1s"),
+        (148 / 3600, "h", "2m28s"),
+        (3 + 5 / 60, "h", "3h05m"),
+        (0, "h", "0s"),
         (0.0003, "Wh", "0.0003 Wh"),
         (None, "h", "–"),
         (float("nan"), "h", "–"),
     ],
 )
-def test_seconds_are_no_thousandths_of_an_hour(value: float | None, unit: str, text: str):
+def test_hours_are_shown_as_durations(value: float | None, unit: str, text: str):
     assert with_unit(value, unit).replace("\u00a0", " ") == text

@@ -24,6 +24,8 @@ _OWN_ELEMENTS = {
     "header",
     "h1",
     "h2",
+    "h3",
+    "b",
     "p",
     "dl",
     "div",

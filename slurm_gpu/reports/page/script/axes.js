@@ -16,7 +16,7 @@ function layAxes() {
     const axis = runs.axes[index], x = columnOf(place);
     overlay.append(axisGroup(axis, x));
     axis.head.style.left = `${x}px`;
-    axis.head.querySelector("small").textContent = axis.scaleLog ? "log" : "linear";
+    axis.head.querySelector(".scale small").textContent = axis.scaleLog ? "log" : "linear";
     layBrush(axis);
   });
 }
@@ -27,7 +27,7 @@ function axisGroup(axis, x) {
   group.append(svg("line", { class: "axis-line", x1: 0, x2: 0, y1: TOP, y2: bottom }));
   for (const tick of ticksOf(axis)) {
     const y = rowOf(axis, tick);
-    group.append(svg("line", { class: "axis-line", x1: -4, x2: 0, y1: y, y2: y }), name(y, shown(tick)));
+    group.append(svg("line", { class: "axis-line", x1: -4, x2: 0, y1: y, y2: y }), name(y, ticked(axis, tick)));
   }
   if (axis.gaps) group.append(name(bottom + GAP_ROW, "none"));
   const hit = svg("rect", { class: "hit", x: -HIT, y: TOP - 8, width: 2 * HIT, height: plotHeight + 16 });

@@ -51,13 +51,13 @@ function brushFrom(event, axis) {
 function makeLimits(axis) {
   const line = document.createElement("div"), inputs = [];
   line.className = "limit";
-  line.append(Object.assign(document.createElement("span"), { textContent: axis.title }));
+  line.append(Object.assign(document.createElement("span"), { textContent: axis.unit === "h" ? `${axis.title}, hours` : axis.title }));
   for (const word of ["from", "to"]) {
     const input = document.createElement("input");
     input.type = "number";
     input.step = "any";
     input.placeholder = shown(word === "from" ? axis.least : axis.most);
-    input.setAttribute("aria-label", `${axis.title} ${word}`);
+    input.setAttribute("aria-label", `${axis.title} ${word}${axis.unit === "h" ? ", hours" : ""}`);
     input.addEventListener("input", () => {
       const [low, high] = inputs.map((each) => each.value === "" ? NaN : Number(each.value));
       const none = Number.isNaN(low) && Number.isNaN(high);

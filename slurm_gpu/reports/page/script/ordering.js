@@ -22,7 +22,8 @@ function makeHead(axis) {
 }
 
 function nameButton(axis) {
-  const name = Object.assign(document.createElement("button"), { type: "button", className: "name", textContent: axis.label });
+  const name = Object.assign(document.createElement("button"), { type: "button", className: "name", textContent: axis.title });
+  name.append(Object.assign(document.createElement("small"), { textContent: axis.bracketed }));
   name.title = `${axis.about}. Drag, or press ← and →, to move this axis`;
   name.setAttribute("aria-label", `${axis.title}: ${axis.about}. Arrow keys move this axis.`);
   name.addEventListener("keydown", (event) => {

@@ -1,6 +1,6 @@
 // The plot: its elements, its dimensions, and its current state.
 
-const HEIGHT = 400, LEAST_WIDTH = 640, TOP = 64, BOTTOM = 44, SIDE = 34;
+const HEIGHT = 400, LEAST_WIDTH = 640, TOP = 78, BOTTOM = 44, SIDE = 34;
 const GAP_ROW = 24;     // pixels below an axis, where lines of runs without a value end
 const BAR_REACH = 30;   // pixels to the right of an axis for the distribution of runs
 

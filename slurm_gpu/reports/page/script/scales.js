@@ -21,14 +21,8 @@ function ticksOf(axis) {
 }
 
 function logarithmicTicks(axis) {
-  const { least, most } = axis, found = [];
-  for (let power = Math.ceil(Math.log10(1 / axis.stretch)); power <= 9; power++) {
-    for (const digit of [1, 2, 5]) {
-      const value = digit * 10 ** power;
-      if (value > least && value <= most) found.push(Number(value.toPrecision(3)));
-    }
-  }
-  const kept = [least];
+  const { least, most } = axis, kept = [least];
+  const found = (axis.unit === "h" ? facts.round_h : roundNumbers(axis)).filter((value) => value > least && value <= most);
   for (const value of [...found, most]) {
     const away = (fraction(axis, value) - fraction(axis, kept[kept.length - 1])) * plotHeight;
     if (away >= TICK_ROOM) kept.push(value);
@@ -37,9 +31,22 @@ function logarithmicTicks(axis) {
   return kept;
 }
 
+function roundNumbers(axis) {
+  const found = [];
+  for (let power = Math.ceil(Math.log10(1 / axis.stretch)); power <= 9; power++) {
+    for (const digit of [1, 2, 5]) found.push(Number((digit * 10 ** power).toPrecision(3)));
+  }
+  return found;
+}
+
+function roundStep(axis, raw) {
+  if (axis.unit === "h") return facts.round_h.find((hours) => hours >= raw) ?? raw;
+  const size = 10 ** Math.floor(Math.log10(raw)), round = [1, 2, 5, 10].find((k) => k * size >= raw) * size;
+  return axis.whole ? Math.max(1, round) : round;
+}
+
 function evenTicks(axis) {
-  const { least, most } = axis, raw = (most - least) / 6, size = 10 ** Math.floor(Math.log10(raw));
-  const round = [1, 2, 5, 10].find((k) => k * size >= raw) * size, step = axis.whole ? Math.max(1, round) : round;
+  const { least, most } = axis, step = roundStep(axis, (most - least) / 6);
   const found = axis.whole && least % step !== 0 ? [least] : [];
   for (let value = Math.ceil(least / step - 1e-9) * step; value <= most + step * 1e-6; value += step) {
     found.push(Number(value.toPrecision(6)));

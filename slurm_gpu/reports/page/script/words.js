@@ -4,11 +4,23 @@ const counted = new Intl.NumberFormat("en");
 const percent = (share) => `${(100 * share).toFixed(share > 0 && share < 0.01 ? 1 : 0)} %`;
 const shown = (value) => value >= 100 || Number.isInteger(value) ? counted.format(Math.round(value)) : String(Number(value.toPrecision(2)));
 
-// Format a value, with a unit if the axis name has none; short times are in seconds or minutes.
-function spoken(axis, value) {
-  if (axis.unit === "h" && value > 0 && value < 0.1) return value < 1 / 60 ? `${shown(value * 3600)} s` : `${shown(value * 60)} min`;
-  return axis.label === axis.title || !axis.unit ? shown(value) : `${shown(value)} ${axis.unit}`;
+// Format hours with their two largest units, such as 45s, 2m30s, 3h05m or 2d04h.
+function duration(hours) {
+  const seconds = Math.round(hours * 3600);
+  if (seconds < 1) return hours > 0 ? "<1s" : "0s";
+  for (const [size, unit, lower, lowerUnit] of [[86400, "d", 3600, "h"], [3600, "h", 60, "m"], [60, "m", 1, "s"]]) {
+    if (seconds < size) continue;
+    const rest = String(Math.floor((seconds % size) / lower)).padStart(2, "0");
+    return `${Math.floor(seconds / size)}${unit}${rest}${lowerUnit}`;
+  }
+  return `${seconds}s`;
 }
+
+// Format a value with its unit.
+const spoken = (axis, value) => axis.unit === "h" ? duration(value) : axis.unit ? `${shown(value)} ${axis.unit}` : shown(value);
+
+// Format the value of a tick: round durations have one unit, such as 30m or 2d.
+const ticked = (axis, value) => axis.unit !== "h" ? shown(value) : value === 0 ? "0" : duration(value).replace(/(?<=[a-z])00[a-z]$/, "");
 
 // Return the median of the known values; codes have the order of the values.
 function median(axis, chosen) {
