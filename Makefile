@@ -76,9 +76,9 @@ rpm:
 man completion: $(VENV)/ready
 	PYTHONPATH=. $(BIN)/python packaging/$@ build/$@
 
-# Make the picture of the monitoring page for README.md.
+# Make the pictures of the monitoring page and of a report for README.md and docs, in a lab (root, eight minutes).
 screenshot: setup browser
-	$(BIN)/python bench/screenshot.py docs/images/page.png
+	$(BIN)/python bench/screenshot.py docs/images
 
 # Build the documentation as a site in build/site; a broken link is an error. Only this target installs mkdocs.
 docs: $(VENV)/docs

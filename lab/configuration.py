@@ -128,6 +128,7 @@ def _slurm_gpu(layout: Layout, options: Options, nodes: Sequence[Node], password
             }
             for model in dict.fromkeys(node.model for node in nodes)
         },
+        "currency": "EUR",
         "zones": zones,
     }
     layout.site_file.write_text(yaml.safe_dump(site, sort_keys=False))

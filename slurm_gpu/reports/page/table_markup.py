@@ -51,7 +51,8 @@ def table_element(table: FigureTable, timezone: str, *, with_files: bool) -> Ele
     caption = f"Table: {table.title}{rest}"
     about = element("dl", {"class": "columns"})
     for column in table.columns:
-        append(about, element("dt", None, with_name(column.name)), element("dd", None, column.about))
+        if column.about:
+            append(about, element("dt", None, with_name(column.name)), element("dd", None, column.about))
     grid = element("table", {"aria-label": table.title}, element("thead", None, head), body)
     return element(
         "details",

@@ -53,6 +53,14 @@ def test_the_status_sums_up_idle_gpus_and_nodes_out_of_service(opened: Callable[
     assert " out of service." in status
 
 
+def test_one_gpu_hour_is_singular(opened: Callable[..., Tab]) -> None:
+    tab = opened(with_alerts((104, "never_used", [4], 0.97)), "?view=all").ready()
+    status = tab.page.inner_text("#status").replace("\u00a0", " ")
+    assert status.startswith("1 job has 1 idle GPU, 1 GPU-hour so far")
+    assert "1 idle GPU-hour" in headings(tab)[0]
+    assert "GPU-hours" not in headings(tab)[0]
+
+
 def test_the_status_names_no_idle_gpus_if_there_are_none(opened: Callable[..., Tab]) -> None:
     world = small()
     world.alerts = []

@@ -98,7 +98,7 @@ export class Attention {
   group(group, isOpen) {
     const { kind, alerts, n, idle_h } = group, title = titleOf(group);
     const n_jobs = new Set(alerts.map((alert) => alert.job_id)).size;
-    const sums = [words.counts(n_jobs, "job"), n ? words.counts(n, "GPU") : "", idle_h >= 0.05 ? `${words.amount(idle_h, "")} idle GPU-hours` : ""].filter(Boolean).join(" · ");
+    const sums = [words.counts(n_jobs, "job"), n ? words.counts(n, "GPU") : "", idle_h >= 0.05 ? words.gpuHours(idle_h, "idle") : ""].filter(Boolean).join(" · ");
     this.found.set(kind, { squares: alerts.flatMap(({ squares }) => squares), text: `${words.counts(n, "GPU")} of ${words.counts(n_jobs, "job")}: ${title}` });
     if (!isOpen) return make("li", {}, this.heading(kind, isOpen, title, sums));
     return make("li", {}, this.heading(kind, isOpen, title, sums),

@@ -117,7 +117,7 @@ export class Squares {
       if (!text || (this.fades && this.lit !== null && !this.lit[square])) continue;
       const octet = this.octets[square];
       context.fillStyle = octet === GAP || isFree(this.cluster.state[square], octet) ? css(this.inks.ink) : readable(this.colours[octet]); // hollow and free squares have the page's background
-      context.fillText(text, x + side / 2, y + side / 2 + 0.5 * unit);
+      if (context.measureText(text).width <= side - 8 * unit) context.fillText(text, x + side / 2, y + side / 2 + 0.5 * unit);
     }
   }
 

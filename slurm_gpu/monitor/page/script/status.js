@@ -10,7 +10,7 @@ export function clusterStatus(cluster, alerts, now_s, complete_s) {
   const parts = [], idle = (alerts ?? []).filter(isIdle), errors = (alerts ?? []).filter((alert) => alert.alert === "xid");
   const n_jobs = new Set(idle.map((alert) => alert.job_id)).size, n_gpus = idle.reduce((sum, alert) => sum + alert.n, 0);
   const hours = idle.reduce((sum, alert) => sum + idleHours(alert, now_s), 0);
-  if (n_jobs) parts.push(`${words.counts(n_jobs, "job")} ${n_jobs === 1 ? "has" : "have"} ${words.counts(n_gpus, "idle GPU")}, ${words.amount(hours, "GPU-hours")} so far`);
+  if (n_jobs) parts.push(`${words.counts(n_jobs, "job")} ${n_jobs === 1 ? "has" : "have"} ${words.counts(n_gpus, "idle GPU")}, ${words.gpuHours(hours)} so far`);
   if (errors.length) parts.push(`${words.counts(errors.reduce((sum, alert) => sum + alert.n, 0), "GPU")} reported errors`);
   const out = cluster.flat.nodes.filter((node) => cluster.state.subarray(node.first, node.first + node.n).includes(OUT_OF_SERVICE)).length;
   if (out) parts.push(`${words.counts(out, "node")} ${out === 1 ? "is" : "are"} out of service`);

@@ -15,6 +15,12 @@ export function amount(value, unit) {
   return unit ? `${text}\u00a0${unit}` : text;
 }
 
+// Format GPU-hours, with an adjective if given: 1 GPU-hour, 2.5 idle GPU-hours.
+export function gpuHours(value, adjective = "") {
+  const text = amount(value, "");
+  return `${text}\u00a0${adjective && `${adjective} `}GPU-hour${text === "1" ? "" : "s"}`;
+}
+
 // Format an amount that is compared with a limit. Unlike `amount`, keep up to three decimals.
 export const exact = (value, unit) => (unit ? `${count(value)}\u00a0${unit}` : count(value));
 
