@@ -128,7 +128,6 @@ ATTENTION = an_object(
             next_step=described(TEXT, "a command for an operator"),
         )
     ),
-    as_of_s=AS_OF,
     complete_from_s=described(
         MOMENT, "before this time, alerts may lack idle jobs, because slurm-gpuweb started recently"
     ),

@@ -31,6 +31,15 @@ def test_a_flag_lists_the_squares_of_its_job():
         assert alert["squares"] == rows[alert["job_id"]]["squares"]
 
 
+def test_alerts_that_remain_are_not_sent_again():
+    here = watched()
+    first = here.get("/api/v1/attention")
+    here.poll()
+    again = here.get("/api/v1/attention", headers={"If-None-Match": first.headers["ETag"]})
+    assert again.status_code == 304
+    assert again.headers["X-As-Of-S"] > first.headers["X-As-Of-S"]
+
+
 def test_users_see_only_their_own():
     here = watched()
     everything = here.get("/api/v1/attention").json()["alerts"]
@@ -56,8 +65,9 @@ def test_in_the_first_minutes_records_show_which_jobs_never_used_their_gpus():
     here = Here(churn=0.0)
     here.poll()
     idle = {item.job.job_id: item.job.start_s for item in here.source._jobs.values() if item.level == 0}
-    answer = here.get("/api/v1/attention").json()
-    assert answer["complete_from_s"] > answer["as_of_s"]
+    got = here.get("/api/v1/attention")
+    answer = got.json()
+    assert answer["complete_from_s"] > float(got.headers["X-As-Of-S"])
     assert answer["alerts"]
     for alert in answer["alerts"]:
         assert alert["alert"] == "never_used"
@@ -66,9 +76,10 @@ def test_in_the_first_minutes_records_show_which_jobs_never_used_their_gpus():
 
 def test_later_the_watch_and_the_records_agree_on_the_duration():
     here = watched()
-    answer = here.get("/api/v1/attention").json()
-    assert answer["complete_from_s"] <= answer["as_of_s"]
+    got = here.get("/api/v1/attention")
+    answer, as_of_s = got.json(), float(got.headers["X-As-Of-S"])
+    assert answer["complete_from_s"] <= as_of_s
     start_s = {item.job.job_id: item.job.start_s for item in here.source._jobs.values()}
-    old = [one for one in answer["alerts"] if start_s[one["job_id"]] < answer["as_of_s"] - 3600]
+    old = [one for one in answer["alerts"] if start_s[one["job_id"]] < as_of_s - 3600]
     assert old
     assert all(one["since_s"] <= start_s[one["job_id"]] + 60 for one in old)
