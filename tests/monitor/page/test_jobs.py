@@ -186,6 +186,7 @@ def test_what_is_shown_can_be_saved_as_csv(opened: Callable[..., Tab], tmp_path:
 def test_the_page_needs_a_session_and_fits_a_phone(opened: Callable[..., Tab]):
     tab = opened(cluster(), "jobs", status=401)
     tab.page.locator("#signin").wait_for()
+    assert tab.page.locator("#note").is_hidden()
     assert not tab.page.locator("main").is_visible()
     tab = opened(cluster(), "jobs")
     listed(tab)
