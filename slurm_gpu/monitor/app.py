@@ -33,7 +33,7 @@ def make_app(site: RouteContext, more: Sequence[BaseRoute] = ()) -> Starlette:
     openapi = Route("/openapi.json", described, methods=["GET"])
     diagnosis = DiagnosisPage(site.diagnoses, site.viewer_of)
     drawn = Route(PATH, diagnosis.get, methods=["GET"])
-    routes: list[BaseRoute] = [*api, openapi, *page_routes(), drawn, *more]
+    routes: list[BaseRoute] = [*api, openapi, *page_routes(site.links), drawn, *more]
     handlers: dict[Any, Callable[[Request, Any], Awaitable[Response]]] = {
         NotSignedInError: _not_signed_in,
         UsageError: _wrong,

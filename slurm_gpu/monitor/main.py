@@ -27,6 +27,7 @@ from slurm_gpu.http.sockets import listen_tcp
 from slurm_gpu.monitor.app import make_app
 from slurm_gpu.monitor.cluster.board import Board
 from slurm_gpu.monitor.cluster.poller import Poller
+from slurm_gpu.monitor.footer import FooterLinks
 from slurm_gpu.monitor.http.server import make_server
 from slurm_gpu.monitor.job.diagnosis import DiagnosisSettings
 from slurm_gpu.monitor.routes import RouteContext
@@ -91,7 +92,14 @@ def _run(options: argparse.Namespace) -> None:
     diagnosis_settings = DiagnosisSettings(config.sampling.min_coverage, config.timezone)
     app = sign_in.guarded(
         make_app(
-            RouteContext(board, viewer_of, connect, clock, diagnosis_settings=diagnosis_settings),
+            RouteContext(
+                board,
+                viewer_of,
+                connect,
+                clock,
+                diagnosis_settings=diagnosis_settings,
+                links=FooterLinks(settings.contact, settings.documentation),
+            ),
             sign_in.routes(),
         )
     )

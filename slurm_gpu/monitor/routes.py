@@ -15,6 +15,7 @@ from slurm_gpu.monitor.cluster import responses, usage
 from slurm_gpu.monitor.cluster.board import Board
 from slurm_gpu.monitor.cluster.usage import UsageListing
 from slurm_gpu.monitor.events import Events
+from slurm_gpu.monitor.footer import FooterLinks
 from slurm_gpu.monitor.http.rate_limiter import RequestSlots
 from slurm_gpu.monitor.http.response import CSV, JSON, OCTETS, SVG
 from slurm_gpu.monitor.job import ended
@@ -42,6 +43,7 @@ class RouteContext:
     slots: RequestSlots = field(default_factory=RequestSlots)
     drawing: DrawingProcess = field(default_factory=DrawingProcess)
     diagnosis_settings: DiagnosisSettings = field(default_factory=DiagnosisSettings)
+    links: FooterLinks = field(default_factory=FooterLinks)
 
     @property
     def diagnoses(self) -> Diagnoses:

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from slurm_gpu.config.decoder import Decoder, Items
-from slurm_gpu.config.value_types import ADDRESS, PAGE, Address, duration, path, pattern
+from slurm_gpu.config.value_types import (
+    ADDRESS,
+    PAGE,
+    Address,
+    ValueType,
+    duration,
+    one_line,
+    path,
+    pattern,
+    require,
+)
 from slurm_gpu.config.yaml_source import read_yaml
 from slurm_gpu.http.networks import NETWORK, Network
 
@@ -16,6 +28,25 @@ DEFAULT_LISTEN = Address("127.0.0.1", 6830)
 DEFAULT_LIFETIME_S = 12 * 3600.0
 DEFAULT_IDLE_S = 2 * 3600.0
 _SESSION = duration(60.0, 31 * 86400.0, "2h")
+_EMAIL = re.compile(r"[\w.+-]+@[\w-]+(\.[\w-]+)*", re.ASCII)
+
+
+def _link(value: object) -> str:
+    """Return a URL as given; raise ValueError if it is not http or https, or contains a password."""
+    given = one_line(value)
+    parts = urlsplit(given)
+    require(parts.scheme in ("http", "https") and parts.hostname and parts.port != 0, given)
+    return require(not (parts.username or parts.password or re.search(r"\s", given)), given)
+
+
+def _contact(value: object) -> str:
+    """Return an email address or a URL as given; raise ValueError if it is neither."""
+    given = one_line(value)
+    return given if _EMAIL.fullmatch(given) else _link(given)
+
+
+_CONTACT = ValueType("an email address or a URL", "gpu-help@example.org", _contact, {"type": "string"})
+_DOCUMENTATION = ValueType("a URL", "https://docs.example.org/gpu", _link, {"type": "string"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +69,8 @@ class WebSettings:
     listen: Annotated[Address, ADDRESS, "The address of slurm-gpuweb."] = DEFAULT_LISTEN
     url: Annotated[str | None, PAGE, "The address for users, if it differs from `listen`."] = None
     refresh_s: Annotated[float, duration(1.0, 60.0, "3s"), "Interval between reads from slurm-gpudbd."] = 3.0
+    contact: Annotated[str | None, _CONTACT, "For help; linked on every page."] = None
+    documentation: Annotated[str | None, _DOCUMENTATION, "Linked on every page."] = None
     trusted_proxies: Annotated[
         tuple[Annotated[Network, NETWORK], ...],
         Items(or_one=True),

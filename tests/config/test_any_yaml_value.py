@@ -148,6 +148,8 @@ _WEB = {
     "listen": "h:1",
     "url": "https://h",
     "refresh": "3s",
+    "contact": "a@b",
+    "documentation": "https://h/d",
     "trusted_proxies": ["10.0.0.0/8"],
     "user_header": "X-User",
     "session": {"lifetime": "2h", "idle": "1h", "key_file": "/k"},

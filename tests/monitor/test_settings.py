@@ -33,6 +33,12 @@ def test_all_settings_are_read(tmp_path: Path):
     assert str(settings.listen) == "[::1]:8443"
 
 
+@pytest.mark.parametrize("contact", ["gpu-help@example.org", "https://help.example.org/new?queue=gpu#form"])
+def test_the_contact_is_an_email_address_or_a_url(tmp_path: Path, contact: str):
+    settings = load_settings(written(tmp_path, f"contact: {contact}\ndocumentation: https://x/gpu\n"))
+    assert (settings.contact, settings.documentation) == (contact, "https://x/gpu")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -41,6 +47,10 @@ def test_all_settings_are_read(tmp_path: Path):
         ("url: gpu.example.org", "1:6: url: 'gpu.example.org' must be the address of the page"),
         ("url: http://me:secret@x", "1:6: url:"),
         ("refresh: 5m", "1:10: refresh: '5m' must be a duration from 1s to 1m, such as 3s"),
+        ("contact: help desk", "1:10: contact: 'help desk' must be an email address or a URL"),
+        ("contact: 'javascript:alert(1)'", "must be an email address or a URL, such as gpu-help@example.org"),
+        ("documentation: docs/gpu", "1:16: documentation: 'docs/gpu' must be a URL, such as https://docs"),
+        ("documentation: https://me:secret@x", "1:16: documentation:"),
         ("refersh: 5s", "1:1: 'refersh' is not a setting of the file; did you mean refresh?"),
         ("- listen", "must contain `key: value` lines"),
     ],

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+from slurm_gpu.monitor.footer import FooterLinks
 from slurm_gpu.monitor.page.bundle import bundled
 from slurm_gpu.monitor.palette import script_module, style_rules
 from slurm_gpu.reports.diagnosed.style import page_script, page_style
@@ -43,6 +44,7 @@ _MEDIA = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
+_NO_LINKS = FooterLinks()
 _ALWAYS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
 _KEPT = "public, max-age=31536000, immutable"
 
@@ -62,8 +64,11 @@ class PageFile:
 
 
 @cache
-def page_files() -> Mapping[str, PageFile]:
-    """Return all files by path, such as "/" and "/page/0123456789abcdef/start.js"."""
+def page_files(links: FooterLinks = _NO_LINKS) -> Mapping[str, PageFile]:
+    """Return all files by path, such as "/" and "/page/0123456789abcdef/start.js".
+
+    The footer of each page contains `links`.
+    """
     parts = {name: _read(name) for name in STYLE_AND_ICONS}
     parts[_STYLE] = style_rules().encode() + parts[_STYLE]
     parts |= {f"{first}.js": bundled(first, module).encode() for first in FIRST.values()}
@@ -77,7 +82,7 @@ def page_files() -> Mapping[str, PageFile]:
         f"/page/{version}/{name}": _file(name, body, {"Cache-Control": _KEPT}) for name, body in parts.items()
     }
     for path, name in PAGES.items():
-        text = _assembled(name).replace("VERSION", version)
+        text = _assembled(name).replace("VERSION", version).replace("LINKS\n", links.html())
         more = {"Cache-Control": "no-cache", "Content-Security-Policy": POLICY}
         found[path] = _file(name, text.encode(), more)
     return found

@@ -6,25 +6,27 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from slurm_gpu.monitor.footer import FooterLinks
 from slurm_gpu.monitor.page.files import page_files
 
 
-async def page_file(request: Request) -> Response:
-    """Return the file at the path, status 304 if the browser already has it, or 404 if it does not exist."""
-    found = page_files().get(_path(request))
-    if found is None:
-        return Response("Page not found.\n", 404, media_type="text/plain")
-    headers = dict(found.headers)
-    if found.etag in request.headers.get("if-none-match", ""):
-        return Response(status_code=304, headers=headers)
-    if "gzip" in request.headers.get("accept-encoding", ""):
-        return Response(found.packed, headers={**headers, "Content-Encoding": "gzip"})
-    return Response(found.body, headers=headers)
+def page_routes(links: FooterLinks) -> list[Route]:
+    """Return a route for each file of the pages, whose footers contain `links`."""
+    files = page_files(links)
 
+    async def page_file(request: Request) -> Response:
+        """Return the file at the path, status 304 if the browser has it, or 404 if it does not exist."""
+        found = files.get(_path(request))
+        if found is None:
+            return Response("Page not found.\n", 404, media_type="text/plain")
+        headers = dict(found.headers)
+        if found.etag in request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers=headers)
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            return Response(found.packed, headers={**headers, "Content-Encoding": "gzip"})
+        return Response(found.body, headers=headers)
 
-def page_routes() -> list[Route]:
-    """Return a route for each file of the pages."""
-    return [Route(path, page_file, methods=["GET"]) for path in page_files()]
+    return [Route(path, page_file, methods=["GET"]) for path in files]
 
 
 def _path(request: Request) -> str:

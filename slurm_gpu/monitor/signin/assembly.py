@@ -11,6 +11,7 @@ from starlette.types import ASGIApp
 from slurm_gpu.clock import Clock
 from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.http.identity import Authenticator
+from slurm_gpu.monitor.footer import FooterLinks
 from slurm_gpu.monitor.settings import WebSettings
 from slurm_gpu.monitor.signin.guard import Cookie, Guard
 from slurm_gpu.monitor.signin.pages import SignInPages
@@ -64,6 +65,7 @@ class SignIn:
             self._cookie,
             url,
             clock.wall,
+            FooterLinks(settings.contact, settings.documentation),
         )
 
     def routes(self) -> list[Route]:

@@ -17,6 +17,7 @@ from starlette.routing import Route
 from slurm_gpu.errors import MungedUnavailableError
 from slurm_gpu.http.body import read_body
 from slurm_gpu.http.identity import Authenticator, Caller, NotAuthenticatedError
+from slurm_gpu.monitor.footer import FooterLinks
 from slurm_gpu.monitor.signin.guard import SESSION, SIGN_IN, Cookie
 from slurm_gpu.monitor.signin.sessions import Session, Sessions
 from slurm_gpu.monitor.signin.tokens import GOOD_FOR_S, FullError, TokenOwner, Tokens
@@ -25,8 +26,9 @@ log = logging.getLogger("slurm-gpuweb")
 
 _MOST_BYTES = 4096
 _BODY_WITHIN_S = 10.0
+PAGE = "signin.html"
 _MEDIA = {
-    "signin.html": "text/html; charset=utf-8",
+    PAGE: "text/html; charset=utf-8",
     "signin.css": "text/css; charset=utf-8",
     "signin.js": "text/javascript; charset=utf-8",
 }
@@ -43,9 +45,10 @@ class SignInPages:
         cookie: Cookie,
         url: str | None,
         wall: Callable[[], float],
+        links: FooterLinks,
     ) -> None:
         self._authenticator, self._tokens, self._sessions = authenticator, tokens, sessions
-        self._cookie, self._url, self._wall = cookie, url, wall
+        self._cookie, self._url, self._wall, self._links = cookie, url, wall, links
 
     def routes(self) -> list[Route]:
         """Return the routes of the endpoints and of the page."""
@@ -59,11 +62,15 @@ class SignInPages:
 
     async def page(self, request: Request) -> Response:
         """Serve GET /signin and the files of its page."""
-        name = request.path_params.get("name", "signin.html")
+        name = request.path_params.get("name", PAGE)
         if name not in _MEDIA:
             raise HTTPException(404, f"{name!r} does not exist")
         headers = {"Cache-Control": "no-cache"}
-        return Response(_file(name), headers=headers, media_type=_MEDIA[name])
+        return Response(self._file(name), headers=headers, media_type=_MEDIA[name])
+
+    def _file(self, name: str) -> bytes:
+        text = _text_of(name)
+        return (text.replace("LINKS\n", self._links.html()) if name == PAGE else text).encode()
 
     async def link(self, request: Request) -> Response:
         """Serve POST /signin: return a one-time link to a caller with a credential for this request."""
@@ -150,5 +157,5 @@ def _text(body: bytes, key: str) -> str:
 
 
 @cache
-def _file(name: str) -> bytes:
-    return files(__package__).joinpath("page", name).read_bytes()
+def _text_of(name: str) -> str:
+    return files(__package__).joinpath("page", name).read_text("utf-8")

@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from slurm_gpu.monitor.footer import FooterLinks
 from slurm_gpu.monitor.page.files import page_files
 from tests.monitor.page.example_clusters import World
 
@@ -29,6 +30,7 @@ class Pretended:
     def __init__(self, world: World) -> None:
         self.world = world
         self.status: int | None = None
+        self.links = FooterLinks()
         self.now_s = world.as_of_s + 2
         self.asked: list[str] = []
         self.signed_out: list[str | None] = []
@@ -99,7 +101,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         asked = urlsplit(self.path)
         self.served.asked.append(self.path)
-        if (file := page_files().get(asked.path)) is not None:
+        if (file := page_files(self.served.links).get(asked.path)) is not None:
             self._send(200, file.packed, {**file.headers, "Content-Encoding": "gzip"})
         elif asked.path == "/squares.svg":
             self._send(200, _STILL, {"Content-Type": "image/svg+xml"})

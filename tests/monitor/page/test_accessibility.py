@@ -60,3 +60,10 @@ def test_a_page_fits_at_twice_the_size(opened: Callable[..., Tab], path: str, sh
     tab = opened(world(), path, viewport={"width": 640, "height": 400}, device_scale_factor=2)
     tab.page.locator(shown).first.wait_for()
     assert tab.page.evaluate("document.documentElement.scrollWidth") <= 640
+
+
+@pytest.mark.parametrize("state", ["running", "pending", "ended"])
+def test_the_page_of_jobs_satisfies_wcag_on_a_phone(opened: Callable[..., Tab], state: str) -> None:
+    tab = opened(world(), f"jobs?view=all&state={state}", viewport={"width": 390, "height": 800})
+    tab.page.locator("#table tbody tr").first.wait_for()
+    assert tab.wcag_violations() == []

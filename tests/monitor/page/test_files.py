@@ -6,6 +6,7 @@ from importlib.resources import files
 
 import pytest
 
+from slurm_gpu.monitor.footer import FooterLinks
 from slurm_gpu.monitor.page.bundle import BundleError, bundled, in_order
 from slurm_gpu.monitor.page.files import DRAWN, EARLY, FIRST, POLICY, module, page_files
 
@@ -120,3 +121,24 @@ def test_the_description_of_zero_is_valid_for_light_and_dark_themes():
     page = page_files()["/"].body.decode()
     assert "first colour of the scale" in page
     assert "palest" not in page, "on dark ground a scale goes from dark to light"
+
+
+@pytest.mark.parametrize("path", _HTML)
+def test_the_footer_of_every_page_has_the_links_of_the_site(path: str):
+    links = FooterLinks("gpu-help@example.org", "https://docs.example.org/?a=1&b=2")
+    assert (
+        page_files(links)[path]
+        .body.decode()
+        .count(
+            '<p class="links">Contact: <a href="mailto:gpu-help@example.org">gpu-help@example.org</a> · '
+            '<a href="https://docs.example.org/?a=1&amp;b=2">Documentation</a></p>\n</footer>'
+        )
+    )
+    assert b"LINKS" not in page_files()[path].body
+    assert b'class="links"' not in page_files()[path].body
+
+
+def test_links_contain_no_markup_of_their_own():
+    assert FooterLinks('https://x/"><script>').html() == (
+        '<p class="links"><a href="https://x/&quot;&gt;&lt;script&gt;">Contact</a></p>\n'
+    )

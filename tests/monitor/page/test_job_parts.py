@@ -102,6 +102,8 @@ def test_an_array_shows_its_tasks_by_state_with_links(job_tab: Callable[[World],
     assert squares.nth(2).get_attribute("href") == "job?id=200_3"
     legend = page.locator("#tasks .legend span").all_inner_texts()
     assert legend == ["3 pending", "1 running", "1 completed", "1 failed"]
+    assert page.inner_text("h1") == "Array job 200 · train · 6 tasks", "not the name of the newest task"
+    assert page.title().startswith("Array job 200")
 
 
 def test_an_array_of_too_many_tasks_shows_only_their_number(job_tab: Callable[[World], Tab]):
@@ -120,12 +122,14 @@ def test_pending_tasks_that_slurm_does_not_list_are_counted(job_tab: Callable[[W
     assert page.locator("#tasks a").count() == 5
     assert page.inner_text("#tasks .legend") == "20 pending"
     assert "15 pending tasks more" in page.inner_text("#tasks")
+    assert page.inner_text("h1").endswith(" · 20 tasks")
 
 
 def test_the_page_of_a_task_leads_to_its_array(job_tab: Callable[[World], Tab]):
     page = job_tab(world_of(run_of("200", array_job_id=190, array_task=4))).page
     assert page.locator("#tasks").is_hidden()
     assert page.locator("#facts a").get_attribute("href") == "job?id=190"
+    assert page.inner_text("h1").startswith("Job 200 ")
 
 
 TWO_GPUS = [{"node": "n1", "device": device, "last_s": NOW_S - 60} for device in ("GPU-a", "GPU-b")]

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.monitor.page.conftest import Tab
 from tests.monitor.page.example_clusters import HOSTILE, NOW_S, World
 from tests.monitor.page.test_squares import job_on, small
@@ -186,6 +188,7 @@ def test_what_is_shown_can_be_saved_as_csv(opened: Callable[..., Tab], tmp_path:
 def test_the_page_needs_a_session_and_fits_a_phone(opened: Callable[..., Tab]):
     tab = opened(cluster(), "jobs", status=401)
     tab.page.locator("#signin").wait_for()
+    assert tab.page.locator("#note").is_hidden()
     assert not tab.page.locator("main").is_visible()
     tab = opened(cluster(), "jobs")
     listed(tab)
@@ -208,3 +211,48 @@ def test_totals_are_by_user_account_or_application(opened: Callable[..., Tab]):
     assert tab.page.inner_text("#summary") == "First 2 jobs.", "all are of one application"
     tab.page.get_by_role("button", name="Pending").click()
     assert tab.page.input_value("#by") == "user"
+
+
+@pytest.mark.parametrize("state", ["running", "pending", "ended"])
+def test_tables_need_no_horizontal_scrolling_on_a_phone(opened: Callable[..., Tab], state: str):
+    world = cluster()
+    world.ended = {"": page([ended(9, name="long-name-of-a-job-without-spaces" * 3)])}
+    tab = opened(world, f"jobs?view=all&state={state}", viewport={"width": 390, "height": 800})
+    listed(tab)
+    assert tab.page.locator("#table").evaluate("(box) => box.scrollWidth <= box.clientWidth")
+    first = tab.page.locator("#table tbody tr").first
+    titles = first.locator("td").evaluate_all("(cells) => cells.map((cell) => cell.dataset.title)")
+    assert titles[0] == "Job"
+    heights = first.locator("td").evaluate_all("(cells) => cells.map((cell) => cell.offsetTop)")
+    assert heights == sorted(set(heights)), "each value has its own line"
+    tab.page.get_by_role("button", name="GPUs").click()
+    tab.page.locator("th[aria-sort=descending]", has_text="GPUs").wait_for()
+
+
+def test_only_columns_that_can_be_sorted_have_a_mark(opened: Callable[..., Tab]):
+    tab = opened(cluster(), "jobs?state=ended")
+    listed(tab)
+    headings = tab.page.locator("#table th").all_inner_texts()
+    assert [text[:-1].strip() for text in headings if text[-1] in "↕▼"] == [
+        "GPUs",
+        "Utilisation",
+        "Waited",
+        "Ran",
+        "Started",
+        "Ended",
+    ]
+    assert headings[-1] == "Ended ▼"
+
+
+def test_a_printed_page_has_light_colours_whole_columns_and_no_controls(opened: Callable[..., Tab]):
+    tab = opened(cluster(), "jobs?view=all&state=ended", color_scheme="dark")
+    listed(tab)
+    tab.page.emulate_media(media="print", color_scheme="dark")
+    tab.page.set_viewport_size({"width": 718, "height": 1000})  # A4 with margins of a centimetre
+    assert tab.page.locator("#table").evaluate("(box) => box.scrollWidth <= box.clientWidth")
+    for control in ("#states", "#more", "#csv", "#find", "#theme", ".mark"):
+        assert tab.page.locator(control).first.is_hidden(), control
+    ink = tab.page.locator("#table td").first.evaluate("(cell) => getComputedStyle(cell).color")
+    assert max(map(int, ink.removeprefix("rgb(").removesuffix(")").split(","))) < 100
+    head = tab.page.locator("#table thead").evaluate("(head) => getComputedStyle(head).display")
+    assert head == "table-header-group", "repeated on each page"

@@ -26,6 +26,16 @@ def _with_name(name: str) -> dict[str, str]:
     return {HEADER: name}
 
 
+def test_the_page_for_signing_in_has_the_links_of_the_site(gate: Gate) -> None:
+    page = gate.ask("GET", "/signin").text
+    assert "LINKS" not in page
+    assert "Contact" not in page
+    gate.started(contact="https://help.example.org", documentation="https://docs.example.org")
+    page = gate.ask("GET", "/signin").text
+    assert '<a href="https://help.example.org">Contact</a>' in page
+    assert '<a href="https://docs.example.org">Documentation</a>' in page
+
+
 # By a link
 
 

@@ -5,7 +5,7 @@ import { now_s } from "./wire.js";
 import * as words from "./words.js";
 
 const OLD_S = 60; // the page marks an older state as old
-const CONTENT = "main, footer, #age, #tally, #status";
+const CONTENT = "main, footer > :not(.links), #age, #tally, #status";
 
 // Show the state of the connection: the time of the data and of Slurm's part, and the error of the last request or null.
 export function showHealth({ asOf_s, slurm_s, failed, failedSince_ms }) {

@@ -87,14 +87,18 @@ function showRuns() {
   byId("runs").value = shown;
 }
 
-const titleOf = (run) => `Job ${run.id}${me?.cluster ? ` of ${me.cluster}` : ""}`;
+// Return a map of the tasks' states if the page is that of a whole array; otherwise, the map is empty.
+const arrayTasks = () => (Number.isInteger(Number(id)) ? tasksOf(Number(id), runs, queued) : new Map());
+const nameOf = (run) => (arrayTasks().size ? `Array job ${id}` : `Job ${run.id}`);
+const titleOf = (run) => `${nameOf(run)}${me?.cluster ? ` of ${me.cluster}` : ""}`;
 const current = () => runs.find((one) => keyOf(one) === shown);
 
 function show() {
   const run = current(), now = now_s(), pending = isPending(run);
   document.title = titleOf(run);
   say(byId("zone"), words.zoneText());
-  fill(byId("job"), "Job ", make("bdi", {}, run.id), run.name ? [" · ", make("bdi", {}, run.name)] : null);
+  const n_tasks = arrayTasks().size && arrayTasks().size + unlisted(queued);
+  fill(byId("job"), make("bdi", {}, nameOf(run)), run.name ? [" · ", make("bdi", {}, run.name)] : null, n_tasks ? ` · ${words.counts(n_tasks, "task")}` : null);
   byId("sheets").hidden = false;
   for (const part of document.querySelectorAll(".measured")) part.hidden = pending;
   say(byId("facts-title"), pending ? "Request" : "Run");
@@ -118,9 +122,9 @@ function show() {
 
 // Show the tasks if the page is that of a whole array.
 function showArray() {
-  const array = Number(id), tasks = Number.isInteger(array) ? tasksOf(array, runs, queued) : new Map();
+  const tasks = arrayTasks();
   byId("tasks").hidden = tasks.size === 0;
-  if (tasks.size) showTasks(byId("tasks").querySelector("div"), array, tasks, unlisted(queued));
+  if (tasks.size) showTasks(byId("tasks").querySelector("div"), Number(id), tasks, unlisted(queued));
 }
 
 // Show the current alerts of a run with advice.

@@ -17,12 +17,12 @@ export function useOf(cluster, job, metric, octets) {
 export function jobTable(columns, jobs, { by, order, isSortable, now_s, caption, lead = null }) {
   const head = columns.map((one) => {
     const sort = one === by ? { asc: "ascending", desc: "descending" }[order] : null;
-    const mark = sort === null ? "" : sort === "ascending" ? " ▲" : " ▼";
+    const mark = { ascending: " ▲", descending: " ▼" }[sort] ?? " ↕";
     return make("th", { scope: "col", class: one.number ? "number" : null, "aria-sort": sort },
-      isSortable(one.name) ? make("button", { type: "button", class: "sort", "data-sort": one.name }, one.title, mark ? make("span", { "aria-hidden": "true" }, mark) : null) : one.title);
+      isSortable(one.name) ? make("button", { type: "button", class: "sort", "data-sort": one.name }, one.title, make("span", { class: sort === null ? "mark" : null, "aria-hidden": "true" }, mark)) : one.title);
   });
   const body = jobs.map((job) => make("tr", {}, lead === null ? null : make("td", {}, lead(job)),
-    columns.map((one) => make("td", { class: one.number ? "number" : null }, one.text(job, now_s)))));
+    columns.map((one) => make("td", { class: one.number ? "number" : null, "data-title": one.title }, one.text(job, now_s)))));
   return make("table", {}, make("caption", { class: "unseen" }, caption),
     make("thead", {}, make("tr", {}, lead === null ? null : make("td", {}), head)), make("tbody", {}, body));
 }
