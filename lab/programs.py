@@ -58,7 +58,7 @@ def install(layout: Layout) -> None:
         main.write_text(f"import sys\nsys.argv[0] = {name!r}\nfrom {module} import main\nsys.exit(main())\n")
         # Set PYTHONPATH rather than sys.path, so that programs started by a command also find the modules.
         found = f"export PYTHONPATH={':'.join(map(str, path))}\n"
-        _write(layout.bin / name, f"{found}{start} -sP {main}")
+        _write(layout.bin / name, f"{found}{start} -SP {main}")
     # Job scripts start simgpu often, and it starts faster without site packages.
     _write(layout.bin / "simgpu", f"{start} -IS {path[0]}/lab/simgpu/__main__.py")
 

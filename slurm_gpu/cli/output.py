@@ -8,12 +8,11 @@ import re
 import sys
 import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 import click
 from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from slurm_gpu.cli.encoding import can_encode
@@ -87,23 +86,54 @@ def print_table(
     if _width(natural, shown, gap) >= screen.width:
         gap = 1
         widths = _distributed(screen.width, {name: least[name] for name in shown}, natural)
-    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
-    for name in shown:
-        table.add_column(
-            name,
-            justify="right" if name in numbers else "left",
-            overflow="ellipsis" if name in names else "fold",
-            width=widths[name],
+    kept = [place for place, name in enumerate(columns) if name in shown]
+    table_rows = [[row[place] for place in kept] for row in table_rows]
+    if widths is natural and not any("\n" in cell for row in table_rows for cell in row):
+        _print_lines(screen, [(name, widths[name], name in numbers) for name in shown], table_rows, gap)
+    else:
+        _print_wrapped(
+            screen, [(name, widths[name], name in numbers, name in names) for name in shown], table_rows, gap
         )
-    for row in table_rows:
-        # Text keeps rich from interpreting values as markup.
-        table.add_row(*(Text(cell) for name, cell in zip(columns, row, strict=True) if name in shown))
+    if left_out:
+        remark(f"columns not shown: {', '.join(left_out)}; {remedy}")
+
+
+def _print_lines(
+    screen: Console, columns: Sequence[tuple[str, int, bool]], rows: Sequence[Sequence[str]], gap: int
+) -> None:
+    """Print a line for each row; `columns` are (name, width, whether right-aligned).
+
+    Rich takes a millisecond for each row of a table, which is longer than the rest of a listing.
+    """
+
+    def line(cells: Sequence[str]) -> str:
+        parts = []
+        for cell, (_, width, is_right) in zip(cells, columns, strict=True):
+            space = " " * (width - cell_len(cell))
+            parts.append(space + cell if is_right else cell + space)
+        return Text((" " * gap).join(parts).rstrip()).plain  # without control codes
+
+    with screen.capture() as captured:
+        screen.print(Text(line([name for name, *_ in columns]), style="bold"), soft_wrap=True)
+    click.echo("\n".join((captured.get().rstrip("\n"), *map(line, rows))), color=True)
+
+
+def _print_wrapped(
+    screen: Console, columns: Sequence[tuple[str, int, bool, bool]], rows: Sequence[Sequence[str]], gap: int
+) -> None:
+    """Print a table with wrapped cells; `columns` are (name, width, whether right-aligned, whether cut)."""
+    from rich.table import Table  # most tables need no wrapping
+
+    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
+    for name, width, is_right, is_cut in columns:
+        justify: Literal["right", "left"] = "right" if is_right else "left"
+        table.add_column(name, justify=justify, overflow="ellipsis" if is_cut else "fold", width=width)
+    for row in rows:
+        table.add_row(*map(Text, row))  # Text keeps rich from interpreting values as markup
     # Rich pads the last column with spaces: strip them.
     with screen.capture() as captured:
         screen.print(table)
     click.echo("\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")), color=True)
-    if left_out:
-        remark(f"columns not shown: {', '.join(left_out)}; {remedy}")
 
 
 def print_sentences(sentences: Iterable[str]) -> None:

@@ -37,6 +37,8 @@ SHORT_STATES = {
     "TIMEOUT": "TO",
 }
 """The abbreviations that squeue prints for Slurm's job states."""
+# The days of a page whose order or filter has no index in the database, as on slurm-gpuweb.
+RECENT_DAYS = 30
 SORTS = ("submit", "start", "end", "nNODE", "nGPU", "WAIT_h", "RUN_h", "uGPUcore", "uGPUmem", "energy_j")
 
 
@@ -123,7 +125,9 @@ _OPTIONS = (
         "-S",
         "--since",
         metavar="TIME",
-        help="Leave out runs that ended before TIME, such as 2026-11-01, or 7d for a week ago.",
+        help="Leave out runs that ended before TIME, such as 2026-11-01, or 7d for a week ago. "
+        f"[default: {RECENT_DAYS}d for a page with another order than submit or end, or another filter than "
+        "user, account or state]",
     ),
     click.option("-E", "--until", metavar="TIME", help="Only runs submitted before TIME."),
     click.option(
@@ -164,6 +168,12 @@ def filters_of(site: CommandSite, chosen: Mapping[str, Any]) -> dict[str, Any]:
         "until_s": until_s,
     }
     return {name: value for name, value in filters.items() if value not in (None, (), False)}
+
+
+def is_slow(chosen: Mapping[str, Any]) -> bool:
+    """Return whether the database has no index for the chosen order or a chosen filter."""
+    no_index = ("partition", "qos", "app", "gpu_type", "server_type", "zone", "min_gpus")
+    return chosen["sort"] not in ("submit", "end") or any(chosen[name] is not None for name in no_index)
 
 
 def chosen_filters(chosen: Mapping[str, Any]) -> list[str]:

@@ -14,7 +14,14 @@ from msgspec import structs
 
 from slurm_gpu.cli.options import json_option
 from slurm_gpu.cli.output import check_format, print_csv, print_json, print_table, remark
-from slurm_gpu.cli.runs.filters import SORTS, chosen_filters, filter_options, filters_of
+from slurm_gpu.cli.runs.filters import (
+    RECENT_DAYS,
+    SORTS,
+    chosen_filters,
+    filter_options,
+    filters_of,
+    is_slow,
+)
 from slurm_gpu.cli.runs.parquet import write_runs
 from slurm_gpu.cli.runs.run_columns import TITLES, CellContext, RunColumn, columns_of, usual_columns
 from slurm_gpu.cli.site import CommandSite, with_site
@@ -26,6 +33,7 @@ if TYPE_CHECKING:
     from slurm_gpu.client.database_client import DatabaseClient
 
 _LIMIT, _AT_ONCE = 100, 1000
+_PERIOD = ("since_s", "until_s")
 _REMEDY = "use a wider terminal, -o or --json"
 # Columns to shorten, and to drop in this order, on a narrow terminal; `*` still marks low coverage.
 _NAMES = ("name", "user", "account")
@@ -98,6 +106,9 @@ def jobs(
     keys = CSV_COLUMNS if columns is None else _keys(columns)
     job_ids = _job_ids(ids, chosen)
     filters = {} if job_ids else filters_of(site, chosen)
+    is_recent = not job_ids and most is not None and filters.keys().isdisjoint(_PERIOD) and is_slow(chosen)
+    if is_recent:
+        filters["since_s"] = int(site.wall()) - RECENT_DAYS * 86_400
     with site.database() as database:
         read = partial(_runs_of_jobs, database, job_ids) if job_ids else partial(database.all_runs, **filters)
         found = _Found(read, most, page)
@@ -120,6 +131,8 @@ def jobs(
                 else:
                     _print_table(runs, usual_columns(with_user=not is_own), _SPARE, context)
     found.print_rest(chosen["sort"])
+    if is_recent:
+        remark(f"runs of the last {RECENT_DAYS} days; -S selects an earlier start, and --all lists all runs")
     if job_ids or found.matching:
         return
     remark(_searched(filters.get("user"), chosen))

@@ -62,9 +62,7 @@ def attention(state: PageState, visibility: Visibility, _: str) -> bytes:
     ]
     suspects = _suspects(state) if visibility.everything else []
     # The time of the state is only in a header, so that a client gets 304 while the alerts remain the same.
-    return dump(
-        {"alerts": alerts, "suspects": suspects, "complete_from_s": state.alerts_complete_from_s}
-    )
+    return dump({"alerts": alerts, "suspects": suspects, "complete_from_s": state.alerts_complete_from_s})
 
 
 def _suspects(state: PageState) -> list[dict[str, Any]]:
