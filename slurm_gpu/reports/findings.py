@@ -85,11 +85,16 @@ def _plain(hours: float) -> str:
 
 def _used(now: PeriodTotals, compared: _Comparison) -> Finding:
     share = percent(now.allocated_h, now.capacity_h)
+    assumed = (
+        " Part of the capacity is assumed, because nodes were recorded later."
+        if now.capacity_is_assumed
+        else ""
+    )
     return Finding(
         name="Used",
         value=share,
         unit="of the capacity",
-        text=f"{_plain(now.allocated_h)} of {gpu_hours(now.capacity_h)} were allocated.",
+        text=f"{_plain(now.allocated_h)} of {gpu_hours(now.capacity_h)} were allocated.{assumed}",
         change=compared.per_day(lambda totals: totals.allocated_h, gpu_hours, _plain),
         figure_id="usage-by-server-type",
     )
@@ -165,7 +170,7 @@ def _jobs(number: str) -> str:
 
 def _largest(by: Mapping[str, float], now: PeriodTotals) -> str:
     name = max(by, key=lambda name: (by[name], name))
-    return f"{name or '(none)'} ({percent(by[name], now.allocated_h)})"
+    return f"{name} ({percent(by[name], now.allocated_h)})"
 
 
 def _changed(now: PeriodTotals, before: PeriodTotals | None, compared: _Comparison) -> Finding:

@@ -12,6 +12,7 @@ from slurm_gpu.reports.category import Category
 from slurm_gpu.reports.job_table import MGPU_S_PER_GPU_H, JobTable, gpu_h
 from slurm_gpu.reports.period import ReportPeriod
 from slurm_gpu.reports.run_waste import waste_of
+from slurm_gpu.reports.wording import UNNAMED
 
 _DAY_S = 86_400
 
@@ -75,4 +76,4 @@ def totals_of(jobs: JobTable, capacity: Capacity) -> PeriodTotals:
 
 def _by_name(jobs: JobTable, column: Category) -> dict[str, float]:
     sums = jobs.shares.of(column).sums(jobs.shares.mgpu_s) / MGPU_S_PER_GPU_H
-    return {name: hours for name, hours in zip(column.names, sums.tolist(), strict=True) if hours}
+    return {name or UNNAMED: hours for name, hours in zip(column.names, sums.tolist(), strict=True) if hours}

@@ -11,6 +11,8 @@ from slurm_gpu.text.cells import span
 
 # The name of an application, or of its field, that no rule matches.
 NOT_RECOGNISED = "(not recognised)"
+# The name of a job without a user, account or team.
+UNNAMED = "(none)"
 
 
 def percent(part: float, whole: float = 100.0) -> str:

@@ -142,6 +142,7 @@ def test_new_gpus_are_a_change() -> None:
     found = by_name(totals(capacity_h=28 * 24 * 16.0), totals(capacity_h=28 * 24 * 8.0))["What changed"]
     assert found.text.endswith(" The cluster had 16 GPUs on average, 8 before.")
     assumed = totals(capacity_h=28 * 24 * 8.0, capacity_is_assumed=True)
+    assert "is assumed" in by_name(assumed, None)["Used"].text
     assert "on average" not in by_name(totals(), assumed)["What changed"].text
 
 

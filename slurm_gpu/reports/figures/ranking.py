@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from slurm_gpu.reports.category import Category, Floats
 from slurm_gpu.reports.figure import Bars
+from slurm_gpu.reports.wording import UNNAMED
 
-UNNAMED = "(none)"
 UNKNOWN_NAME = "(unknown)"
 # Number of names in a chart; a line below them shows the sum of all other names. The table lists all names.
 MAX_BARS = 20

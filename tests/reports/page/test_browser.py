@@ -1,5 +1,6 @@
 """Test the page in a real browser: drawing, brushing, and hostile names of users."""
 
+import importlib.resources
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from slurm_gpu.reports.figure import Bars, Cdf, Figure, Matrix, TimeSeries
 from slurm_gpu.reports.findings import findings
 from slurm_gpu.reports.page.document import ReportPage, page_html
 from slurm_gpu.reports.page.plain_text import visible
+from slurm_gpu.reports.wording import duration
 from tests import browsing
 from tests.reports.page.example_figures import AXES, HOSTILE, figures, page, parallel, steps
 from tests.reports.test_findings import totals as example_totals
@@ -301,6 +303,15 @@ def test_every_control_has_a_name_and_every_figure_a_heading(opened: Any):
     tab = opened("hostile.html").drawn()
     assert tab.nameless_controls() == 0
     assert tab.page.locator("main section h3").count() == tab.page.locator("main section").count()
+
+
+def test_the_plot_and_the_sentences_have_the_same_durations(runs_tab: _Tab):
+    hours = [0, 1 / 3600, 59.4 / 3600, 148 / 3600, 0.25, 1, 3 + 5 / 60, 23.999, 24, 51.4, 526, 9000]
+    words = importlib.resources.files("slurm_gpu.reports.page.script").joinpath("words.js").read_text("utf-8")
+    empty = runs_tab.context.new_page()  # the report's security policy forbids other scripts
+    shown = empty.evaluate(f"(hours) => {{ {words}; return hours.map(duration); }}", hours)
+    empty.close()
+    assert shown == [*map(duration, hours)]
 
 
 def test_the_findings_are_on_the_first_screen(opened: Any):
