@@ -141,6 +141,34 @@ def test_ended_jobs_come_in_pages_and_are_sorted_by_the_database(opened: Callabl
     assert not tab.said
 
 
+def test_newly_ended_jobs_appear_without_moving_the_rows_that_are_read(opened: Callable[..., Tab]):
+    world = cluster()
+    tab = opened(world, "jobs?state=ended")
+    assert ids(tab) == ["9", "8"]
+    tab.page.get_by_role("button", name="Show more").click()
+    tab.page.locator("#table tbody tr:nth-child(3)").wait_for()
+    world.ended[""] = page([ended(200, end_s=NOW_S), ended(9)], cursor="other")
+
+    def end_a_job() -> None:
+        """Wait until the page is due, and let the queue change."""
+        tab.page.evaluate("performance.now = () => 1e9 + Date.now()")
+        del world.jobs[next(iter(world.jobs))]
+        tab.served.change()
+
+    tab.page.set_viewport_size({"width": 1280, "height": 120})
+    tab.page.evaluate("document.getElementById('table').scrollIntoView(); scrollBy(0, 60)")
+    asked = len(tab.served.asked)
+    for _ in range(2):  # the page has shown one change when it requests the next one
+        with tab.page.expect_response("**/api/v1/jobs?*"):
+            end_a_job()
+    assert not [path for path in tab.served.asked[asked:] if "/runs" in path]
+    tab.page.evaluate("scrollTo(0, 0)")
+    end_a_job()
+    tab.page.locator("#table tbody tr:nth-child(4)").wait_for()
+    assert ids(tab) == ["200", "9", "8", "7"]
+    assert not tab.said
+
+
 def test_a_late_answer_does_not_replace_that_of_a_later_search(opened: Callable[..., Tab]):
     tab = opened(cluster(), "jobs?state=ended")
     listed(tab)

@@ -13,6 +13,7 @@ import { WireError, json, now_s } from "./wire.js";
 import * as words from "./words.js";
 
 const MOST_ROWS = 200, MOST_TOTALS = 6, TYPED_MS = 300;
+const REFRESH_MS = 30e3; // minimum interval between refreshes of ended runs
 const METRIC = "util";
 
 const cluster = new Cluster();
@@ -23,6 +24,7 @@ let rows = [], shown = MOST_ROWS, typing = 0, file = null;
 let ended = { of: null, runs: [], cursor: null, matched: null, error: null };
 let health = { asOf_s: null, slurm_s: null, failed: null, failedSince_ms: null };
 let requested = null; // the newest request for ended runs
+let loaded_ms = 0; // time of the newest request for the first page
 
 const live = new Live(cluster, { metric: () => METRIC, changed, health(state) { showHealth(health = state); } });
 
@@ -39,6 +41,29 @@ function changed(what) {
     for (const attribute of ["inert", "aria-busy"]) document.querySelector("main").removeAttribute(attribute);
   }
   if (cluster.version !== null) show();
+  if (what.includes("jobs") && isDue()) refresh();
+}
+
+// Return whether to look for newly ended runs: not while rows above the reader would move those that they read.
+function isDue() {
+  return chosen.state === "ended" && ended.of !== null && requested !== null && performance.now() - loaded_ms >= REFRESH_MS
+    && byId("table").getBoundingClientRect().top >= 0;
+}
+
+// Load the first page of ended runs again, and keep the later ones.
+async function refresh() {
+  const { of } = ended, keyOf = (run) => `${run.job_id} ${run.submit_s}`;
+  loaded_ms = performance.now();
+  try {
+    const { value } = await json(`runs?${of}`);
+    if (ended.of !== of) return; // the viewer has chosen something else
+    const first = new Set(value.runs.map(keyOf)), later = ended.runs.filter((run) => !first.has(keyOf(run)));
+    const continues = later.length > 0 && later.length < ended.runs.length; // otherwise, a gap would follow the first page
+    ended = { ...ended, runs: continues ? [...value.runs, ...later] : value.runs, cursor: continues ? ended.cursor : value.cursor, matched: value.matched };
+    show();
+  } catch (error) {
+    if (!(error instanceof WireError)) throw error; // the next change tries again
+  }
 }
 
 // Return the running or pending jobs that are chosen, with their values of this moment.
@@ -58,6 +83,7 @@ async function load(isNext = false) {
   const asked = query.toString();
   if (isNext && requested === asked) return; // the page is already on its way
   requested = asked;
+  if (!isNext) loaded_ms = performance.now();
   try {
     const { value } = await json(`runs?${query}`);
     if (requested !== asked) return; // the viewer has chosen something else
