@@ -103,7 +103,7 @@ def _used(now: PeriodTotals, compared: _Comparison) -> Finding:
 def _wasted(now: PeriodTotals, compared: _Comparison, currency: str) -> Finding:
     cost = f" They cost {money(now.wasted_cost, currency)}." if now.wasted_cost else ""
     text = (
-        f"{_plain(now.wasted_h)} of {gpu_hours(now.measured_h)} that were measured were wasted, "
+        f"{_plain(now.wasted_h)} of {_plain(now.measured_h)} measured GPU-hours were wasted, "
         f"{_plain(now.no_process_h)} of them without a process.{cost}"
         if now.measured_h
         else "No allocated GPU was measured."

@@ -150,11 +150,13 @@ def test_failed_requests_keep_the_known_values(opened: Callable[..., Tab], statu
     tab.page.locator("#error").wait_for(state="hidden")
 
 
-@pytest.mark.parametrize("path", ["", "job?id=200"])
+@pytest.mark.parametrize("path", ["", "jobs", "job?id=200"])
 def test_a_visitor_who_is_not_signed_in_gets_a_card_with_the_command(opened: Callable[..., Tab], path: str):
     tab = opened(small(), path, status=401)
     tab.page.locator("#signin code", has_text="slurm-gpu web").wait_for()
     assert tab.page.locator("#error").is_hidden()
+    for useless in (".search", "#views"):
+        assert not tab.page.locator(f"{useless}:visible").count()
     assert tab.page.locator("h1").is_visible()
 
 
