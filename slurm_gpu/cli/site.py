@@ -14,14 +14,13 @@ import click
 from slurm_gpu import munge
 from slurm_gpu.config.site import SiteConfig, default_path, load_config
 from slurm_gpu.errors import OutsideError, SlurmError
-from slurm_gpu.slurm.client import SlurmClient, has_slurmdbd
-from slurm_gpu.slurm.commands import CommandRunner, run_command
-from slurm_gpu.slurm.connect import connect
-from slurm_gpu.slurm.sacctmgr import Sacctmgr
+from slurm_gpu.slurm.runner import CommandRunner, run_command
 
 if TYPE_CHECKING:
     from slurm_gpu.client.database_client import DatabaseClient
     from slurm_gpu.policy.language.names import SystemDirectory
+    from slurm_gpu.slurm.client import SlurmClient
+    from slurm_gpu.slurm.sacctmgr import Sacctmgr
 
 
 # `scontrol ping` prints this if slurmctld is down; a timeout may be due to the load of this host.
@@ -68,10 +67,14 @@ class CommandSite:
     @functools.cached_property
     def limits(self) -> Sacctmgr:
         """Return the client for Slurm's limits in slurmdbd."""
+        from slurm_gpu.slurm.sacctmgr import Sacctmgr  # lists of runs do not use Slurm
+
         return Sacctmgr(self.run) if self.connect_limits is None else self.connect_limits()
 
     def _slurm_here(self) -> SlurmClient:
         """Ping slurmctld, then connect: if slurmctld or munged is down, other commands retry for 30 s."""
+        from slurm_gpu.slurm.connect import connect  # lists of runs do not use Slurm
+
         client = connect(self.run)
         try:
             client.ping()
@@ -89,6 +92,8 @@ class CommandSite:
         return SystemDirectory(self._account_parents)
 
     def _account_parents(self) -> dict[str, str]:
+        from slurm_gpu.slurm.client import has_slurmdbd
+
         settings = self.slurm.settings()
         if not has_slurmdbd(settings):
             raise OutsideError("this Slurm has no slurmdbd, which stores accounts")

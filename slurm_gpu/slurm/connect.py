@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from slurm_gpu.slurm.client import SlurmClient
-from slurm_gpu.slurm.commands import CommandClient, CommandRunner, run_command
+from slurm_gpu.slurm.commands import CommandClient
 from slurm_gpu.slurm.pyslurm_backend import PyslurmClient
+from slurm_gpu.slurm.runner import CommandRunner, run_command
 
 
 def connect(run: CommandRunner = run_command) -> SlurmClient:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.slurm.commands import QUERY_TIMEOUT_S, CommandRunner, query_environment, run_command
+from slurm_gpu.slurm.runner import QUERY_TIMEOUT_S, CommandRunner, query_environment, run_command
 from slurm_gpu.text.hostlist import count_tasks
 from slurm_gpu.text.units import parse_slurm_time
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from slurm_gpu.errors import SlurmError, SlurmRefusalError
-from slurm_gpu.slurm.commands import QUERY_TIMEOUT_S, CommandRunner, run_command
+from slurm_gpu.slurm.runner import QUERY_TIMEOUT_S, CommandRunner, run_command
 from slurm_gpu.slurm.tres import parse_tres
 from slurm_gpu.text.units import format_slurm_time, parse_slurm_time
 

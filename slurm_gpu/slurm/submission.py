@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.slurm.commands import QUERY_TIMEOUT_S, CommandRunner, run_command
+from slurm_gpu.slurm.runner import QUERY_TIMEOUT_S, CommandRunner, run_command
 from slurm_gpu.slurm.scontrol import parse_time_limit
 
 _LICENSE = re.compile(r"LicenseName=(\S+)\s+Total=(\d+)")

@@ -85,3 +85,15 @@ def test_completing_command_names_imports_no_command(words: str) -> None:
         "slurm_gpu.cli.runs.jobs",
         "slurm_gpu.policy.language.check",
     }
+
+
+def test_a_list_of_runs_imports_no_client_of_slurm() -> None:
+    """A listing of a million runs takes as long as its imports."""
+    code = (
+        "import sys; import slurm_gpu.cli.main, slurm_gpu.cli.runs.jobs, slurm_gpu.client.database_client\n"
+        "print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    imported = set(done.stdout.split())
+    assert {name for name in imported if name.startswith("slurm_gpu.slurm.")} == {"slurm_gpu.slurm.runner"}
+    assert not imported & {"sqlalchemy", "numpy", "jinja2", "lupa", "starlette"}

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.cli import site
 from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.errors import MungedUnavailableError, SlurmError
 
@@ -24,19 +23,19 @@ class Client:
 
 
 def test_a_slurmctld_that_is_down_is_reported_immediately(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(site, "connect", lambda _: Client(DOWN))
+    monkeypatch.setattr("slurm_gpu.slurm.connect.connect", lambda _: Client(DOWN))
     with pytest.raises(SlurmError, match="is DOWN"):
         _ = CommandSite().slurm
 
 
 @pytest.mark.parametrize("error", [None, SLOW])
 def test_a_slow_slurmctld_is_awaited(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: str | None):
-    monkeypatch.setattr(site, "connect", lambda _: Client(error))
+    monkeypatch.setattr("slurm_gpu.slurm.connect.connect", lambda _: Client(error))
     assert isinstance(CommandSite(tmp_path / "none.yaml").slurm, Client)
 
 
 def test_a_missing_munged_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setattr(site, "connect", lambda _: Client(SLOW))
+    monkeypatch.setattr("slurm_gpu.slurm.connect.connect", lambda _: Client(SLOW))
     config = tmp_path / "slurm-gpu.yaml"
     config.write_text(f"cluster: neuron\nmunge_socket: {tmp_path}/munge.socket\n")
     with pytest.raises(MungedUnavailableError, match=r"is munged running\?"):

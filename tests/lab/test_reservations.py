@@ -15,8 +15,8 @@ from lab.configuration import slurm_version
 from lab.polling import wait_for
 from slurm_gpu.client.database_client import AuditEvent, DatabaseClient, Reservation
 from slurm_gpu.config.site import load_config
-from slurm_gpu.slurm.commands import CommandRunner
 from slurm_gpu.slurm.reservations import ReservationClient
+from slurm_gpu.slurm.runner import CommandRunner
 from slurm_gpu.wire.answers.reservation import ReservationState
 from tests.lab.conftest import LabWith
 

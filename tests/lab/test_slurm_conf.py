@@ -19,8 +19,9 @@ from lab.errors import LabError
 from lab.services import accepts, tagged_environment
 from lab.slurm_config import SLURM_USER
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.slurm.commands import CommandClient, query_environment, run_command
+from slurm_gpu.slurm.commands import CommandClient
 from slurm_gpu.slurm.conf_file import node_weights, read_conf, settings_named, with_defaults
+from slurm_gpu.slurm.runner import query_environment, run_command
 from tests.slurm.spellings import SPELLINGS, Spelling
 
 N_VARIANTS = 200

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.policy.lua.run_directory import RUN_DIRECTORY
-from slurm_gpu.slurm.commands import QUERY_TIMEOUT_S
+from slurm_gpu.slurm.runner import QUERY_TIMEOUT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 UNITS = ROOT / "packaging/systemd"

@@ -6,7 +6,8 @@ import pytest
 
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.client import AccountingRun, QueuedJob
-from slurm_gpu.slurm.commands import CommandClient, run_command, stream_command
+from slurm_gpu.slurm.commands import CommandClient
+from slurm_gpu.slurm.runner import run_command, stream_command
 from slurm_gpu.slurm.scontrol import JobTexts, parse_nodes, parse_single_job
 from tests.slurm.recorded import DATA, NOW_S, VERSIONS, RecordedSlurm, recorded_client
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.slurm.commands import CommandClient, stream_command
+from slurm_gpu.slurm.commands import CommandClient
+from slurm_gpu.slurm.runner import stream_command
 from tests.slurm.recorded import RecordedSlurm
 
 PATH = {"PATH": "/bin:/usr/bin"}

@@ -14,7 +14,7 @@ from slurm_gpu.cli.site import CommandSite, open_database
 from slurm_gpu.client.database_client import DatabaseClient
 from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.errors import SlurmGpuError
-from slurm_gpu.slurm.commands import CommandRunner
+from slurm_gpu.slurm.runner import CommandRunner
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_gpu.clock import Clock
-from slurm_gpu.slurm.commands import CommandRunner, run_command
+from slurm_gpu.slurm.runner import CommandRunner, run_command
 
 _ASK_NO_DAEMON = (["--version"], ["--helpFormat"])
 

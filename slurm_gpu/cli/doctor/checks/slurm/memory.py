@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, ok, warn
 from slurm_gpu.cli.doctor.checks.slurm.unread import reads
 from slurm_gpu.slurm.client import SlurmNode
-from slurm_gpu.slurm.commands import query_environment
 from slurm_gpu.slurm.conf_file import ConfLine
+from slurm_gpu.slurm.runner import query_environment
 from slurm_gpu.slurm.submission import Partition, memory_per_gpu, read_partitions
 from slurm_gpu.text.units import counted
 

@@ -13,8 +13,8 @@ from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail
 from slurm_gpu.cli.doctor.checks.slurm.unread import RESTART, reads
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.policy.lua.install import SCRIPT_NAME
-from slurm_gpu.slurm.commands import PING_TIMEOUT_S, QUERY_TIMEOUT_S, query_environment
 from slurm_gpu.slurm.conf_file import read_conf, settings_named
+from slurm_gpu.slurm.runner import PING_TIMEOUT_S, QUERY_TIMEOUT_S, query_environment
 from slurm_gpu.slurm.tres import GPU_GRES
 from slurm_gpu.text.units import counted, few
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, Level
 from slurm_gpu.slurm.client import SlurmSettings
-from slurm_gpu.slurm.commands import query_environment
 from slurm_gpu.slurm.conf_file import ConfLine, read_conf, settings_named, with_defaults, written
+from slurm_gpu.slurm.runner import query_environment
 from slurm_gpu.slurm.submission import read_partitions
 
 _RunCheck = Callable[[DoctorContext], Iterator[CheckResult]]
