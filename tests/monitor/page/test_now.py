@@ -53,6 +53,28 @@ def test_the_status_sums_up_idle_gpus_and_nodes_out_of_service(opened: Callable[
     assert " out of service." in status
 
 
+def test_a_gpu_with_several_alerts_counts_once(opened: Callable[..., Tab]) -> None:
+    alerts = (
+        (104, "partly_unused", [4, 5], 1),
+        (104, "memory_idle", [5, 6], 4),
+        (200, "never_used", [12], 2),
+    )
+    tab = opened(with_alerts(*alerts), "?view=all").ready()
+    status = tab.page.inner_text("#status").replace("\u00a0", " ")
+    assert status.startswith("2 jobs have 4 idle GPUs, 11 GPU-hours so far"), "1 + 4 + 4 + 2"
+
+
+def test_a_job_that_hangs_is_not_also_listed_as_idle(opened: Callable[..., Tab]) -> None:
+    tab = opened(
+        with_alerts((104, "hang", [4, 5], 1), (104, "used_then_idle", [4, 5], 1)), "?view=all"
+    ).ready()
+    assert len(headings(tab)) == 1
+    assert "hang" in headings(tab)[0]
+    assert (
+        tab.page.inner_text("#status").replace("\u00a0", " ").startswith("1 job has 2 idle GPUs, 2 GPU-hours")
+    )
+
+
 def test_one_gpu_hour_is_singular(opened: Callable[..., Tab]) -> None:
     tab = opened(with_alerts((104, "never_used", [4], 0.97)), "?view=all").ready()
     status = tab.page.inner_text("#status").replace("\u00a0", " ")

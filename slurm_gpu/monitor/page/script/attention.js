@@ -19,8 +19,22 @@ const kindOf = (alert) => alert.verdict?.cause ?? alert.alert;
 export const isIdle = (alert) => IDLE.includes(kindOf(alert));
 export const idleHours = (alert, now_s) => (isIdle(alert) ? alert.n * Math.max(0, now_s - alert.since_s) / 3600 : 0);
 
-// Return alerts with their key and their number of squares.
-export const numbered = (alerts) => alerts.map((alert) => ({ ...alert, key: keyOf(alert), n: listed(alert.squares).length }));
+// Return alerts with their key and their number of squares. A hang explains that the job's GPUs stopped computing, so
+// that only the hang is listed.
+export function numbered(alerts) {
+  const hanging = new Set(alerts.filter((alert) => kindOf(alert) === "hang").map((alert) => alert.job_id));
+  return alerts.filter((alert) => !hanging.has(alert.job_id) || !["used_then_idle", "memory_idle"].includes(alert.alert))
+    .map((alert) => ({ ...alert, key: keyOf(alert), n: listed(alert.squares).length }));
+}
+
+// Return the number of idle squares and their GPU-hours; a square with several alerts counts once, from the earliest.
+export function idleSum(alerts, now_s) {
+  const since_s = new Map();
+  for (const alert of alerts.filter(isIdle)) {
+    for (const square of listed(alert.squares)) since_s.set(square, Math.min(alert.since_s, since_s.get(square) ?? Infinity));
+  }
+  return { n: since_s.size, hours: [...since_s.values()].reduce((sum, from_s) => sum + Math.max(0, now_s - from_s) / 3600, 0) };
+}
 
 // Return at most MOST_GROUPS groups {kind, alerts, n, idle_h}, the one with the most idle GPU-hours first. Groups without
 // idle GPU-hours keep the order of the alerts, which is by severity. Suspects count as one group.

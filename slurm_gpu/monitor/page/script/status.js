@@ -1,15 +1,14 @@
 // Describe the state of the cluster, or of the viewer's jobs, in one sentence.
 
 import { OUT_OF_SERVICE } from "./paint.js";
-import { idleHours, isIdle } from "./attention.js";
+import { idleSum, isIdle } from "./attention.js";
 import * as words from "./words.js";
 
 // Describe idle GPUs, GPU errors and nodes that are out of service. `alerts` is null until it is loaded, and incomplete
 // before `complete_s`.
 export function clusterStatus(cluster, alerts, now_s, complete_s) {
   const parts = [], idle = (alerts ?? []).filter(isIdle), errors = (alerts ?? []).filter((alert) => alert.alert === "xid");
-  const n_jobs = new Set(idle.map((alert) => alert.job_id)).size, n_gpus = idle.reduce((sum, alert) => sum + alert.n, 0);
-  const hours = idle.reduce((sum, alert) => sum + idleHours(alert, now_s), 0);
+  const n_jobs = new Set(idle.map((alert) => alert.job_id)).size, { n: n_gpus, hours } = idleSum(idle, now_s);
   if (n_jobs) parts.push(`${words.counts(n_jobs, "job")} ${n_jobs === 1 ? "has" : "have"} ${words.counts(n_gpus, "idle GPU")}, ${words.gpuHours(hours)} so far`);
   if (errors.length) parts.push(`${words.counts(errors.reduce((sum, alert) => sum + alert.n, 0), "GPU")} reported errors`);
   const out = cluster.flat.nodes.filter((node) => cluster.state.subarray(node.first, node.first + node.n).includes(OUT_OF_SERVICE)).length;
