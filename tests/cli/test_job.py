@@ -396,3 +396,20 @@ def test_a_truncated_answer_prints_a_remark(slurm_gpu: CommandLine):
     slurm_gpu("job", "17", "--json")
     answer = json.loads(slurm_gpu.out)
     assert (answer["left_out"], answer["events_left_out"]) == (40, 40)
+
+
+@pytest.mark.parametrize(
+    ("state", "exit_code", "end"),
+    [
+        ("FAILED", "3:0", "  FAILED with exit code 3"),
+        ("FAILED", "0:9", "  FAILED by signal 9"),
+        ("COMPLETED", "0:0", "  COMPLETED"),
+        ("FAILED", None, "  FAILED"),
+    ],
+)
+def test_a_failed_job_shows_its_exit_code(
+    slurm_gpu: CommandLine, state: str, exit_code: str | None, end: str
+) -> None:
+    slurm_gpu.database.runs = [make_run(state=state, exit_code=exit_code)]
+    slurm_gpu("job", "17")
+    assert slurm_gpu.out.split("\n")[0].endswith(end)

@@ -152,7 +152,9 @@ def _print_run(
     *,
     by_uuid: bool,
 ) -> None:
-    click.echo(f"Job {run.id} {text(run.name) if run.name else ''}".rstrip() + f"  {run.state}")
+    click.echo(
+        f"Job {run.id} {text(run.name) if run.name else ''}".rstrip() + f"  {run.state}{_exit_text(run)}"
+    )
     click.echo(
         f"  {text(run.user)} in {text(run.account)}, partition {text(run.partition)}, QOS {text(run.qos)}"
     )
@@ -252,6 +254,14 @@ def _without_records(run: Run, now_s: float) -> str:
         f"seconds. {doctor} to find out what delays the record. If nothing does, the record was lost, or "
         "slurm-gpud was not running."
     )
+
+
+def _exit_text(run: Run) -> str:
+    """Return how a failed job script ended: its exit code, or the signal that ended it."""
+    code, _, signal = (run.exit_code or "").partition(":")
+    if run.state != "FAILED" or not code:
+        return ""
+    return f" with exit code {code}" if signal == "0" else f" by signal {signal}"
 
 
 def _loan(run: Run) -> str:

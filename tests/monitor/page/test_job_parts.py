@@ -18,6 +18,8 @@ from tests.monitor.page.test_squares import small
         ({}, r"Running\. Ends by \w+ \d\d:\d\d, in 22 h\."),
         ({"time_limit_s": None}, r"Running for 2 h, without a time limit\."),
         ({"time_limit_s": 60}, r"Running, at its time limit\."),
+        ({"state": "FAILED", "end_s": NOW_S - 60, "exit_code": "3:0"}, r"Failed with exit code 3: ended .*"),
+        ({"state": "FAILED", "end_s": NOW_S - 60, "exit_code": "0:9"}, r"Failed by signal 9: ended .*"),
         ({"state": "OUT_OF_MEMORY", "end_s": NOW_S - 60}, r"Out of memory: ended \d\d:\d\d after 2 h\."),
         (
             {"state": "CANCELLED", "end_s": NOW_S - 60, "start_s": None, "elapsed_s": 0},

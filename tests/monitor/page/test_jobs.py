@@ -24,7 +24,10 @@ def cluster() -> World:
         300: pending(300, "Resources", start_s=NOW_S + 600),
         301: pending(301, "Priority", user="bob", n_gpus=8, n_tasks=3),
     }
-    world.ended = {"": page([ended(9), ended(8, name=HOSTILE[0])], cursor="next"), "next": page([ended(7)])}
+    world.ended = {
+        "": page([ended(9), ended(8, name=HOSTILE[0], nGPU=0.25)], cursor="next"),
+        "next": page([ended(7)]),
+    }
     return world
 
 
@@ -128,6 +131,7 @@ def test_ended_jobs_come_in_pages_and_are_sorted_by_the_database(opened: Callabl
     assert ids(tab) == ["9", "8", "7"]
     assert listed(tab)[0][6:11] == ["pytorch", "4", "75 %", "2", "17 min"]
     assert listed(tab)[1][2] == HOSTILE[0], "a name is text"
+    assert listed(tab)[1][7] == "0.25", "a shard is not rounded"
     assert not tab.page.locator("#more").is_visible()
     tab.page.get_by_role("button", name="Utilisation").click()
     tab.page.locator("th[aria-sort]", has_text="Utilisation").wait_for()

@@ -8,6 +8,7 @@ import * as words from "./words.js";
 const text = (name, title, value = (job) => job[name]) => ({ name, title, value, text: (job) => make("bdi", {}, value(job) ?? words.GAP) });
 const number = (name, title, value, unit = "") => ({ name, title, value, number: true, text: (job) => words.amount(value(job) ?? null, unit) });
 const moment = (name, title, value) => ({ name, title, value, number: true, text: (job, now_s) => (value(job) === null ? words.GAP : words.moment(value(job), now_s)) });
+const gpus = (value) => ({ ...number("gpus", "GPUs", value), text: (job) => words.count(value(job)) }); // a shard is a fraction
 const lasting = (name, title, value) => ({ name, title, value, number: true, text: (job, now_s) => words.duration(value(job, now_s)) });
 
 const ID = {
@@ -18,7 +19,7 @@ const OWNER = [text("name", "Name"), text("user", "User"), text("account", "Acco
 
 const RUNNING = [
   ID, text("state", "State", (job) => job.state?.toLowerCase()), ...OWNER,
-  number("gpus", "GPUs", (job) => job.n_gpus),
+  gpus((job) => job.n_gpus),
   number("util", "Utilisation now", (job) => job.mean, "%"),
   number("idle", "At 0 % now", (job) => job.n_idle),
   moment("start", "Started", (job) => job.start_s ?? null),
@@ -26,14 +27,14 @@ const RUNNING = [
 ];
 const PENDING = [
   ID, ...OWNER,
-  number("gpus", "GPUs", (job) => job.n_gpus * (job.n_tasks ?? 1)),
+  gpus((job) => job.n_gpus * (job.n_tasks ?? 1)),
   lasting("waited", "Pending for", (job, now_s) => (job.submit_s === null ? null : now_s - job.submit_s)),
   text("reason", "Why", (job) => job.why),
   moment("start", "Expected start", (job) => job.start_s ?? null),
 ];
 const ENDED = [
   ID, text("state", "State", (job) => job.state.toLowerCase()), ...OWNER, text("app", "Application"),
-  number("gpus", "GPUs", (job) => job.nGPU),
+  gpus((job) => job.nGPU),
   number("util", "Utilisation", (job) => job.uGPUcore, "%"),
   number("idle", "Idle GPU-hours", (job) => ([job.uGPUcore, job.nGPU, job.RUN_h].includes(null) ? null : job.nGPU * job.RUN_h * (1 - job.uGPUcore / 100))),
   lasting("waited", "Waited", (job) => (job.WAIT_h === null ? null : Math.round(3600 * job.WAIT_h))),
@@ -44,7 +45,7 @@ const ENDED = [
 // Return the columns of running jobs on the page of the cluster; `metric` is the metric of the squares.
 export const columnsOnMap = (metric) => [
   ID, ...OWNER.slice(0, 3),
-  number("gpus", "GPUs", (job) => job.n_gpus),
+  gpus((job) => job.n_gpus),
   ...(metric.own ? [] : [number("mean", metric.title, (job) => job.mean, metric.unit)]),
   moment("start", "Started", (job) => job.start_s ?? null),
   moment("end", "Frees by", (job) => job.end_s ?? null),

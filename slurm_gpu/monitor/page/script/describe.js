@@ -27,7 +27,7 @@ export function describe(cluster, square, metric, octets, now_s) {
     where,
     uuid: gpu.uuid ?? null,
     title: metric.title,
-    value: valueText(cluster.value(square, metric, octets, now_s), metric),
+    value: here.length && here.every((job) => !job.full) && !metric.kinds && cluster.value(square, metric, octets, now_s) === null ? "visible only to the owner" : valueText(cluster.value(square, metric, octets, now_s), metric),
     holder,
     job: here.find((job) => job.full) ?? null,
   };

@@ -11,10 +11,17 @@ const SHIPPED_WITHIN_S = 720;
 export function headline(run, now_s) {
   const state = run.state.charAt(0) + run.state.slice(1).toLowerCase().replaceAll("_", " "), at = (moment_s) => words.moment(moment_s, now_s);
   if (isPending(run)) return `${state} for ${words.duration(now_s - run.submit_s)}.`;
-  if (!isRunning(run)) return `${state}: ended ${at(run.end_s)}${run.start_s === null ? ", never started" : ` after ${words.duration(run.elapsed_s)}`}.`;
+  if (!isRunning(run)) return `${state}${exitText(run)}: ended ${at(run.end_s)}${run.start_s === null ? ", never started" : ` after ${words.duration(run.elapsed_s)}`}.`;
   if (run.time_limit_s === null || run.time_limit_s === undefined) return `${state} for ${words.duration(run.elapsed_s)}, without a time limit.`;
   const limit_s = run.start_s + run.time_limit_s;
   return limit_s <= now_s ? `${state}, at its time limit.` : `${state}. Ends by ${at(limit_s)}, in ${words.duration(limit_s - now_s)}.`;
+}
+
+// Return how a failed job script ended: its exit code, or the signal that ended it.
+function exitText({ state, exit_code }) {
+  if (state !== "FAILED" || !exit_code) return "";
+  const [code, signal] = exit_code.split(":");
+  return signal === "0" ? ` with exit code ${code}` : ` by signal ${signal}`;
 }
 
 export function showFacts(place, run, now_s) {
@@ -27,7 +34,7 @@ const array = (run) => (run.array_job_id ? ["Array", make("a", { href: `job?id=$
 function measured(run, now_s) {
   return [
     ["User", run.user], ["Account", run.account], ["Partition", run.partition], array(run),
-    ["GPUs", run.nGPU === null ? words.GAP : `${words.amount(run.nGPU, "")}${run.gpu_type ? ` × ${run.gpu_type}` : ""}`],
+    ["GPUs", run.nGPU === null ? words.GAP : `${words.count(run.nGPU)}${run.gpu_type ? ` × ${run.gpu_type}` : ""}`],
     ["Nodes", run.nodes || words.GAP],
     ["Waited", run.WAIT_h === null ? words.GAP : words.duration(3600 * run.WAIT_h)],
     ["Started", words.moment(run.start_s, now_s)], ["Ran", words.duration(run.elapsed_s)],

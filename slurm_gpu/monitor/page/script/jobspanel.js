@@ -54,7 +54,7 @@ export class JobsPanel {
     say(this.place.querySelector("h2"), restriction?.title ?? (isMine ? "My running jobs" : "Running jobs"));
     const query = new URLSearchParams({ ...(find ? { find } : {}), ...(isMine ? { view: "mine" } : {}) }).toString();
     refill(this.body,
-      rows.length ? jobTable(columns, rows, { by, order: this.sort.order, isSortable: () => true, now_s, caption: "Running jobs", lead: (job) => this.chooser(job) }) : make("p", { class: "none" }, "No running jobs."),
+      rows.length ? jobTable(columns, rows, { by, order: this.sort.order, isSortable: () => true, now_s, caption: "Running jobs", lead: (job) => this.chooser(job) }) : make("p", { class: "none" }, isMine ? `You have no running jobs${here === null ? "" : " here"}.` : "No running jobs."),
       make("p", { class: "note" }, jobs.length > rows.length ? `${words.count(rows.length)} of ${words.counts(jobs.length, "job")}. ` : "", make("a", { href: `jobs${query ? `?${query}` : ""}` }, "All running, pending and ended jobs")));
   }
 

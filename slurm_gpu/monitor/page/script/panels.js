@@ -99,7 +99,7 @@ export function mine(place, { running, waiting, alerts, waits, why, now_s, ringe
       advice(job));
   });
   const queued = waiting.map((job) => make("li", {},
-    make("div", { class: "line" }, named(job), make("span", {}, words.counts(job.n_gpus, "GPU"))),
+    make("div", { class: "line" }, named(job), make("span", {}, `${job.n_tasks > 1 ? `${words.count(job.n_tasks)} × ` : ""}${words.counts(job.n_gpus, "GPU")}`)),
     make("p", { class: "aside" }, `pending for ${words.duration(now_s - job.submit_s)}: ${why(job.reason)}`),
     startTexts({ start_s: job.start_s, forecast: waits.get(job.job_id) }, now_s, operator)));
   return fill(place, runs.length ? make("ul", { class: "items" }, runs) : null,
