@@ -94,7 +94,8 @@ def test_a_job_is_followed_from_its_square_to_its_page_and_its_file(lab: Lab, si
     shown = wait_for(ended, 120, "Slurm's accounting has the end of the job", interval_s=2.0)
     assert shown[1:5] == ["cancelled", "followed", "alice", "vision"]
     assert shown[7] == "1"
-    assert re.fullmatch(r"(5[5-9]|60) %", shown[8]), shown
+    # The job uses 60 %, but the seconds before its process starts count as well.
+    assert re.fullmatch(r"(4[5-9]|5\d|60) %", shown[8]), shown
 
 
 def test_another_user_s_job_is_shown_only_as_running(lab: Lab, sign_in: SignIn) -> None:
