@@ -104,7 +104,7 @@ def test_another_user_s_job_is_shown_only_as_running(lab: Lab, sign_in: SignIn) 
     tab = sign_in("bob")
     said = _focus_job(tab, job)
     tab.page.locator("#focused", has_text=f"Job {job} of alice").wait_for(timeout=_WAIT_MS)
-    assert "not measured" in said.inner_text()
+    assert "visible only to the owner" in said.inner_text()
     assert said.get_by_role("link").count() == 0
     assert "mine-alone" not in tab.page.content()
     lab.output(["scancel", str(job)])
